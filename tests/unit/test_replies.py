@@ -137,7 +137,8 @@ async def test_an_answer_that_fails_is_sent_again() -> None:
 
 
 async def test_of_too_many_the_oldest_are_given_up_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_UNSENT_BYTES_MAX", 3 * letters(UNKNOWN)[0].size())
+    monkeypatch.setattr(module, "_SEALED_BYTES_MAX", 3 * letters(UNKNOWN)[0].size())
+    monkeypatch.setattr(module, "_KEPT_BYTES_MAX", 3 * letters(UNKNOWN)[0].size())
     monkeypatch.setattr(module, "_WAIT_S", 0.01)
     desk = Desk(Topics("replies"))
     many = [UNKNOWN._replace(timer_id=b"%d" % number) for number in range(5)]
@@ -149,11 +150,32 @@ async def test_of_too_many_the_oldest_are_given_up_and_counted(monkeypatch: pyte
     desk.running.cancel()
 
 
+async def test_answers_for_which_a_seal_has_no_room_are_sent_when_their_topic_takes_them(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "_SEALED_BYTES_MAX", 3 * letters(UNKNOWN)[0].size())
+    monkeypatch.setattr(module, "_WAIT_S", 0.01)
+    topics = Topics("replies")
+    desk = Desk(topics)
+    many = [UNKNOWN._replace(timer_id=b"%d" % number) for number in range(5)]
+    desk.box.add(many)
+    await desk.box.confirmed()
+    desk.now_s = 2.0
+    assert [await desk.box.unsent() for _ in range(2)] == [letters(*many[:3])] * 2
+    [told] = [line for line in caplog.messages if "a seal has room" in line]
+    assert told.startswith("partition 0: 5 replies wait for their topics, and a seal has room for 3 of them")
+    topics.open()
+    desk.now_s = 0.0
+    assert await desk.box.unsent() == []
+    assert (topics.sent, desk.given_up()) == (letters(*many), 0)
+    desk.running.cancel()
+
+
 async def test_more_answers_at_once_than_there_is_room_for_are_sent_one_part_after_the_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As when a log is caught up with: the topic takes them, and only not all of them at once."""
-    monkeypatch.setattr(module, "_UNSENT_BYTES_MAX", 3 * letters(UNKNOWN)[0].size())
+    monkeypatch.setattr(module, "_KEPT_BYTES_MAX", 3 * letters(UNKNOWN)[0].size())
     topics = Topics()
     desk = Desk(topics)
     many = [UNKNOWN._replace(timer_id=b"%d" % number) for number in range(20)]
@@ -164,14 +186,15 @@ async def test_more_answers_at_once_than_there_is_room_for_are_sent_one_part_aft
     desk.running.cancel()
 
 
-async def test_an_answer_that_no_seal_has_room_for_is_given_up_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_UNSENT_BYTES_MAX", letters(UNKNOWN)[0].size() - 1)
+async def test_an_answer_that_is_larger_than_the_room_in_a_seal_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SEALED_BYTES_MAX", letters(UNKNOWN)[0].size() - 1)
     monkeypatch.setattr(module, "_WAIT_S", 0.01)
-    desk = Desk(Topics())
+    topics = Topics()
+    desk = Desk(topics)
     desk.box.add([UNKNOWN])
     await desk.box.confirmed()
     assert await desk.box.unsent() == []
-    assert desk.given_up() == 1
+    assert (topics.sent, desk.given_up()) == (letters(UNKNOWN), 0)
     desk.running.cancel()
 
 

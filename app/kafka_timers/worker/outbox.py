@@ -8,7 +8,8 @@ transaction was committed later. So before an answer says that a timer is withdr
 owner still was the owner, at a moment after it read the cancel.
 
 Decisions that a seal covers are final. So a seal waits a moment for its answers. Answers that no broker has taken by
-then are stored in the seal, and the next owner of the partition sends them.
+then are stored in the seal, as many as it has room for, and the next owner of the partition sends them. The others are
+kept here alone.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import chain, count, islice
+from itertools import accumulate, chain, count, islice
 from typing import NamedTuple
 
 from aiokafka.errors import KafkaError
@@ -40,8 +41,8 @@ _NEED_AN_OWNER = frozenset((Reply.CANCELLED, Reply.MOVED, Reply.ACCEPTED, Reply.
 _WAIT_S = 2.0
 _RETRY_S = 0.5
 _LETTERS_AT_ONCE = 2_000
-# Unsent answers must fit into a seal, which may take 1 MiB by default.
-_UNSENT_BYTES_MAX = 512 << 10
+# What a seal has room for, which may take 1 MiB by default; and what one partition may have in memory.
+_SEALED_BYTES_MAX, _KEPT_BYTES_MAX = 512 << 10, 16 << 20
 
 
 class _Unsent(NamedTuple):
@@ -78,6 +79,8 @@ class Outbox:
         self._unsent: dict[str, deque[_Unsent]] = {}
         self._numbers = count()
         self._unsent_bytes = 0
+        # Whether the last seal had room for all answers that waited.
+        self._has_room = True
         # Time when answers were last sent, and the deadline of a seal that waits for all answers to be confirmed.
         self._left_s = clock.elapsed_s()
         self._wanted_by_s = math.inf
@@ -104,7 +107,7 @@ class Outbox:
             self._unsent_bytes += letter.size()
             if self._is_running and letter.topic not in self._lanes:
                 self._open_lane(letter.topic)
-        if self._unsent_bytes > _UNSENT_BYTES_MAX:
+        if self._unsent_bytes > _KEPT_BYTES_MAX:
             self._give_up()
 
     async def run(self) -> None:
@@ -138,7 +141,7 @@ class Outbox:
         """Queue *letters* as far as there is room, as long as older ones are being sent."""
         begin = 0
         while begin < len(letters):
-            end, room = begin, _UNSENT_BYTES_MAX - self._unsent_bytes
+            end, room = begin, _KEPT_BYTES_MAX - self._unsent_bytes
             while end < len(letters) and (room := room - letters[end].size()) >= 0:
                 end += 1
             if end == begin:
@@ -197,7 +200,7 @@ class Outbox:
 
     def _give_up(self) -> None:
         given_up = 0
-        while self._unsent_bytes > _UNSENT_BYTES_MAX:
+        while self._unsent_bytes > _KEPT_BYTES_MAX:
             oldest = min(
                 (waiting for waiting in self._unsent.values() if waiting), key=lambda waiting: waiting[0].number
             )
@@ -229,7 +232,9 @@ class Outbox:
 
     async def unsent(self) -> list[Letter]:
         """
-        Return the confirmed answers that no broker has taken yet, oldest first. Waits for them for two seconds at most.
+        Return the confirmed answers that no broker has taken yet, oldest first, as many as a seal has room for.
+
+        This waits for them for two seconds at most.
 
         Raises:
             FaultError: `run` has ended.
@@ -239,7 +244,17 @@ class Outbox:
             while (oldest_s := self._oldest_s()) is not None and oldest_s <= before_s:
                 async with asyncio.timeout(max(oldest_s + _WAIT_S - self._clock.elapsed_s(), 0)):
                     await self._moves()
-        return [each.letter for each in sorted(chain.from_iterable(self._unsent.values()))]
+        waiting = [each.letter for each in sorted(chain.from_iterable(self._unsent.values()))]
+        behind = accumulate(letter.size() for letter in waiting)
+        sealed = sum(size <= _SEALED_BYTES_MAX for size in behind)
+        if self._has_room and sealed < len(waiting):
+            log.warning(
+                "partition %d: %d replies wait for their topics, and a seal has room for %d of them: the others are "
+                "lost if this worker ends before it has sent them",
+                *(self._number, len(waiting), sealed),
+            )
+        self._has_room = sealed == len(waiting)
+        return waiting[:sealed]
 
     def _oldest_s(self) -> float | None:
         return min((waiting[0].since_s for waiting in self._unsent.values() if waiting), default=None)
