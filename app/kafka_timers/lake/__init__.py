@@ -30,6 +30,7 @@ The lake: jobs on Spark and Delta tables, for everything that need not be accura
     coverage    seconds and partitions that an audit can judge
     service     identity of the cluster, and the ends of its topics
     findings    faults of the seals of a time range (pure)
+    received    records of callback topics as callbacks and tombstones (pure)
     callbacks   faults of callbacks and tombstones (pure)
     batches     records of callback topics against the batches that seals name (pure)
     answers     faults of answers (pure)

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from kafka_timers.core.wire import ANSWER_HEADER
-from kafka_timers.lake.callbacks import place_in, text_in
+from kafka_timers.lake.received import place_in, text_in
 from kafka_timers.lake.schema import CANCEL, REQUEST
 
 __all__ = ["answer_findings", "answers_of"]

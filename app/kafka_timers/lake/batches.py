@@ -19,8 +19,8 @@ from kafka_timers.core.sums import hash_of_batches
 from kafka_timers.core.wire import Sent, sealed_from
 from kafka_timers.errors import WireError
 from kafka_timers.lake.arrow import record_batch
-from kafka_timers.lake.callbacks import naming_requests
 from kafka_timers.lake.outcomes import fires
+from kafka_timers.lake.received import naming_requests
 from kafka_timers.lake.schema import FINDING, ends_ms
 
 __all__ = ["batch_findings", "sent_with"]

@@ -14,7 +14,6 @@ from kafka_timers.lake.answers import answer_findings, answers_of
 from kafka_timers.lake.batches import batch_findings, sent_with
 from kafka_timers.lake.callbacks import (
     callback_findings,
-    callbacks_of,
     differences,
     disordered,
     late_callbacks,
@@ -22,10 +21,10 @@ from kafka_timers.lake.callbacks import (
     strange,
     stranger_findings,
     tombstone_findings,
-    tombstones_of,
 )
 from kafka_timers.lake.coverage import Coverage
 from kafka_timers.lake.outcomes import fires, last_second
+from kafka_timers.lake.received import callbacks_of, tombstones_of
 from kafka_timers.lake.schema import CANCEL, REQUEST, REQUESTS, ends_ms
 from kafka_timers.lake.service import TopicFacts, topics_of
 from kafka_timers.lake.session import kafka_options
