@@ -193,6 +193,12 @@ MUTANTS = [
         "            while False:\n",
     ),
     _one(
+        "a seal takes more answers along than it has room for",
+        OUTBOX,
+        "        return waiting[:sealed]\n",
+        "        return waiting\n",
+    ),
+    _one(
         "answers that fail are lost",
         OUTBOX,
         "                await asyncio.sleep(_RETRY_S)\n",
