@@ -211,6 +211,12 @@ MUTANTS = [
         "                if False:\n",
     ),
     _one(
+        "an owner that was shut out goes on with the seals that compaction has left",
+        OWNER,
+        "        if not await fenced.sender.is_held():\n",
+        "        if False:\n",
+    ),
+    _one(
         "what the owner before has left is not sent",
         OWNER,
         "            outbox.add_letters(Letter.unsent(tail.seals[-1]))\n",

@@ -1,8 +1,10 @@
 """Told stories: the worker in one situation each, from the first event to the last."""
 
+import asyncio
 from unittest import mock
 
 from kafka_timers.broker import codes
+from kafka_timers.broker.bounds import LogBounds
 from kafka_timers.core.wire import Copy
 from simulation.assembly import Process
 from simulation.clients import MOODY, Wish, write
@@ -185,6 +187,40 @@ def test_a_paused_owner_says_of_nothing_that_it_was_cancelled() -> None:
         _a_paused_owner_reads_a_cancel_late(story)
         story.finish()
         assert story.answers() == ["TOO_LATE"]
+
+
+def test_an_owner_that_is_shut_out_before_it_has_read_the_seals_goes_no_further() -> None:
+    """
+    Compaction has removed the seals below its barrier, since the next owner has replaced them. Without any, it would
+    read and answer requests by the rules of a service that has never fired.
+    """
+    with told() as story:
+        first = story.start("first", 0)
+        story.until(2.5)
+        first.give_up()
+        loop, sealed, starts = story.world.loop, story.kafka.sealed(0), LogBounds.starts
+        before = len(sealed.records)
+
+        async def pause_first(bounds: LogBounds, numbers: list[int]) -> dict[int, int]:
+            # Its barrier is there, and it knows by that where the seals end.
+            if len(sealed.records) > before:
+                loop.pause(paused.name)
+                await asyncio.sleep(0)
+            return await starts(bounds, numbers)
+
+        with mock.patch.object(LogBounds, "starts", pause_first):
+            paused = story.start("paused", 0)
+            story.until(3.5)
+        story.start("next", 0)
+        story.until(5)
+        story.world.nemesis.compact()
+        loop.resume(paused.name)
+        story.until(8)
+        story.world.group.members.remove(paused)
+        paused.give_up()
+        story.finish()
+        takeovers = [paused.metrics.takeovers.labels(kind)._value.get() for kind in ("kept", "rebuilt")]
+        assert (paused.metrics.fenced._value.get(), takeovers) == (1, [0, 0])
 
 
 def test_a_cancel_by_a_paused_owner_is_no_knowledge_for_later() -> None:

@@ -28,7 +28,7 @@ from kafka_timers.core.tick_clock import TickClock, TickRead
 from kafka_timers.core.versions import Letter
 from kafka_timers.core.wire import CALLBACKS_FORMAT, Sealed, partitions_in
 from kafka_timers.errors import TopicsError
-from kafka_timers.worker.faults import Fault, RequestLogError
+from kafka_timers.worker.faults import Fault, FencedError, RequestLogError
 from kafka_timers.worker.firing import Firing, SliceSize
 from kafka_timers.worker.follower import Follower
 from kafka_timers.worker.held import Held
@@ -301,7 +301,7 @@ class Owner:
         fenced = await self._fence()
         await self._check_log()
         barred = await self._bar(fenced)
-        tail = await self._tail(barred)
+        tail = await self._tail(fenced, barred)
         end = await self._open(barred, tail.seals)
         firing = self._start(fenced, tail)
         self._ports.reader.add(self._follower)
@@ -344,9 +344,17 @@ class Owner:
         barrier = await fenced.sender.barrier()
         return _Barred(barrier.sealed, barrier.requests) if barrier else _Barred(None, None)
 
-    async def _tail(self, barred: _Barred) -> Tail:
-        """Return the last seals. As all other owners are fenced, only this owner can write more."""
+    async def _tail(self, fenced: _Fenced, barred: _Barred) -> Tail:
+        """
+        Return the last seals. As all owners before are fenced, only this owner can write more.
+
+        Raises:
+            FencedError: another worker owns the partition by now.
+        """
         tail = await self._ports.seals.tail(self.number, barred.sealed)
+        # Seals of a next owner lie behind the barrier. Compaction may have removed those below it for their sake.
+        if not await fenced.sender.is_held():
+            raise FencedError
         check_partitions(tail.seals, self._ports.partitions)
         return tail
 
