@@ -333,7 +333,7 @@ class WorkerSettings(KafkaSettings):
         64 << 20, "most bytes of requests whose callbacks are built before their tick; 0 builds none", least=0
     )
     transaction_timeout_s: float = setting(
-        15.0,
+        20.0,
         "seconds after which the broker aborts the transaction of a dead worker",
         least=1,
         most=_TRANSACTION_MAX_S,
@@ -408,7 +408,7 @@ class PlannerSettings(KafkaSettings):
         why="brokers refuse more by default (group.max.session.timeout.ms)",
     )
     transaction_timeout_s: float = setting(
-        15.0,
+        20.0,
         "seconds after which the broker aborts the transaction of a dead planner",
         least=1,
         most=_TRANSACTION_MAX_S,

@@ -17,7 +17,7 @@ your machine with it.
 
 **The service.** Two workers with exactly-once, two oscillators, 4 partitions, Kafka 4.3.1. Where you read "three
 brokers", they have replication 3, `min.insync.replicas` 2, and Kafka's own session of 9 s. Everything ran on 2 shared
-cores, the load as well.
+cores, the load as well. Of the faults without a limit of silence, most ran two at a time on these cores.
 
 **The load** asks for timers 2 to 8 s ahead. Three of ten timers have an id. Most of these are cancelled or moved, some
 too late. The client that makes the load waits 5 s for a silent broker, not 60 s as by default.
