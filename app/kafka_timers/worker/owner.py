@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 _PAUSES_S = (0.1, 0.5, 1.0, 1.0, 2.0, 2.0, 5.0)
 _PAUSE_FULL_S = 1.0
 # By then a heartbeat has shown whether another worker has the partition.
-_PAUSE_PERHAPS_S = 2.0
+_PAUSE_PERHAPS_S = 1.0
 _FORGET_EVERY_S = 1.0
 _LEAST_WAIT_S = 1e-6
 # Pauses in the search for a leader of the request log that has all requests which were fired from it.
