@@ -195,8 +195,8 @@ MUTANTS = [
     _one(
         "a seal takes more answers along than it has room for",
         OUTBOX,
-        "        return waiting[:sealed]\n",
-        "        return waiting\n",
+        "            if (room := room - each.letter.size()) < 0:\n",
+        "            if False:\n",
     ),
     _one(
         "answers that fail are lost",

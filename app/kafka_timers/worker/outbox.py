@@ -19,7 +19,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import accumulate, chain, count, islice
+from heapq import merge
+from itertools import count, islice
 from typing import NamedTuple
 
 from aiokafka.errors import KafkaError
@@ -244,17 +245,20 @@ class Outbox:
             while (oldest_s := self._oldest_s()) is not None and oldest_s <= before_s:
                 async with asyncio.timeout(max(oldest_s + _WAIT_S - self._clock.elapsed_s(), 0)):
                     await self._moves()
-        waiting = [each.letter for each in sorted(chain.from_iterable(self._unsent.values()))]
-        behind = accumulate(letter.size() for letter in waiting)
-        sealed = sum(size <= _SEALED_BYTES_MAX for size in behind)
-        if self._has_room and sealed < len(waiting):
+        sealed: list[Letter] = []
+        room, waiting = _SEALED_BYTES_MAX, sum(map(len, self._unsent.values()))
+        for each in merge(*self._unsent.values()):
+            if (room := room - each.letter.size()) < 0:
+                break
+            sealed.append(each.letter)
+        if self._has_room and len(sealed) < waiting:
             log.warning(
                 "partition %d: %d replies wait for their topics, and a seal has room for %d of them: the others are "
                 "lost if this worker ends before it has sent them",
-                *(self._number, len(waiting), sealed),
+                *(self._number, waiting, len(sealed)),
             )
-        self._has_room = sealed == len(waiting)
-        return waiting[:sealed]
+        self._has_room = len(sealed) == waiting
+        return sealed
 
     def _oldest_s(self) -> float | None:
         return min((waiting[0].since_s for waiting in self._unsent.values() if waiting), default=None)
