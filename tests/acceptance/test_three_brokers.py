@@ -5,7 +5,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.client import CoordinationType
 from aiokafka.conn import create_conn
+from aiokafka.errors import KafkaConnectionError
 from aiokafka.protocol.api import Request
 from aiokafka.protocol.coordination import FindCoordinatorRequest
 from brokers import end_of, make_topic, partitions_as_told_by, until_in_sync
@@ -30,7 +31,8 @@ from kafka_timers.broker import topics
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.consuming import consuming
-from kafka_timers.broker.transaction_requests import CommittedOffsets
+from kafka_timers.broker.producer import Producer
+from kafka_timers.broker.transaction_requests import CommittedOffsets, EndTransaction
 from kafka_timers.clock import HostClock
 from kafka_timers.core.callbacks import Target
 from kafka_timers.core.wire import Future, Topics
@@ -125,6 +127,62 @@ async def test_records_are_taken_while_a_broker_is_killed_and_it_catches_up(
         await write(address(cluster, 2), topic, number)
     await cluster.nodes[1].start()
     await until_in_sync(cluster)
+
+
+# --- a producer on them ---------------------------------------------------------------------------------------------
+
+
+class FatalAnswers(Cluster):
+    """
+    Brokers of which one dies with its answer: it has done what it was asked for, and nobody hears of it.
+
+    Attributes:
+        killing: kills a broker, which dies with its answer to the next end of a transaction; None: nobody dies.
+    """
+
+    killing: Callable[[int], Awaitable[None]] | None = None
+
+    async def send(self, node: int, request: Any, **more: Any) -> Any:
+        answer = await super().send(node, request, **more)
+        if isinstance(request, EndTransaction) and not answer.error_code and self.killing:
+            kill, self.killing = self.killing, None
+            await kill(node)
+            raise KafkaConnectionError("the broker was killed")
+        return answer
+
+
+@pytest.mark.parametrize("asks", ["to commit", "who it is"])
+async def test_a_producer_goes_on_when_its_coordinator_dies_with_an_answer(
+    cluster: EmbeddedCluster, prefix: str, asks: str
+) -> None:
+    """The next coordinator knows that what it is asked to write is written. A takeover would cost a second or more."""
+    topic = prefix + "callbacks"
+    await make_topic(cluster.bootstrap, topic, 1, replicas=3)
+    await until_in_sync(cluster)
+    async with FatalAnswers.open(Kafka(cluster.bootstrap)) as asked, consuming(Kafka(cluster.bootstrap)) as consumer:
+        producer = Producer(asked, prefix, 60.0, 4_096, "a")
+        await producer.start()
+
+        async def kill(node: int) -> None:
+            await cluster.nodes[node].kill()
+
+        for value in (b"0", b"1"):
+            producer.begin()
+            batch = producer.new_batch()
+            batch.append(timestamp=None, key=None, value=value)
+            producer.send(batch, topic, 0)
+            await producer.flush()
+            if value == b"0" and asks == "to commit":
+                asked.killing = kill
+            await producer.commit()
+            if value == b"0" and asks == "who it is":
+                asked.killing = kill
+            assert await producer.is_held()
+        assert asked.killing is None
+        consumer.assign([TopicPartition(topic, 0)])
+        consumer.seek(TopicPartition(topic, 0), 0)
+        assert [(await consumer.getone()).value for _ in range(2)] == [b"0", b"1"]
+        await producer.stop()
 
 
 # --- a door on them --------------------------------------------------------------------------------------------------

@@ -114,7 +114,7 @@ async def test_a_request_to_the_broker_takes_effect_once_when_the_answer_is_lost
     names = {
         "EndTxn": {"EndTxnRequest", "EndTransaction"},
         "Produce": {"Produce", "ProduceInTransaction"},
-        "later epoch": {"InitProducerId"},
+        "later epoch": {"InitProducerId", "EndTransaction"},
     }
     losses = names.get(asked, {asked})
     if asked != "later epoch":

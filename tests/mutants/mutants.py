@@ -247,6 +247,12 @@ MUTANTS = [
         "        if self._is_repeated:\n",
         "        if False:\n",
     ),
+    _one(
+        "a later epoch is asked for so that the next coordinator does not know for whom it is",
+        COORDINATOR,
+        "        if self.joins_by_writing:\n            # An abort of nothing.",
+        "        if False:\n            # An abort of nothing.",
+    ),
     # --- leaders of partitions ---------------------------------------------------------------------------------------
     _one(
         "a takeover writes no barrier",

@@ -256,7 +256,7 @@ class Brokers:
 
             def end() -> None:
                 nonlocal following
-                following = self._kafka.end(name, epoch, is_commit=is_commit)
+                following = self._kafka.end(name, (producer_id, epoch), is_commit=is_commit)
 
             code = _code_of(end)
         return SimpleNamespace(error_code=code, producer_id=producer_id, producer_epoch=following)

@@ -14,7 +14,7 @@ Questions to brokers, and the time that they take, are in `network`.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from aiokafka.errors import ConcurrentTransactions, InvalidProducerEpoch, InvalidTxnState
+from aiokafka.errors import ConcurrentTransactions, InvalidProducerEpoch, InvalidProducerIdMapping, InvalidTxnState
 
 from kafka_timers.broker import codes
 from kafka_timers.core.wire import Topics
@@ -214,16 +214,19 @@ class Kafka:
             for number in numbers:
                 self.of(name, epoch, joins=(topic, number))
 
-    def end(self, name: str, epoch: int, *, is_commit: bool) -> int:
+    def end(self, name: str, identity: tuple[int, int], *, is_commit: bool) -> int:
         """
         Commit or abort the open transaction of the producer, and return the epoch of its next transaction.
 
         Raises:
+            InvalidProducerIdMapping: another one was let in, with another id.
             InvalidProducerEpoch: another one was let in, or it took too long.
             ConcurrentTransactions: it was asked before, and is not complete yet.
-            InvalidTxnState: nothing is open.
+            InvalidTxnState: nothing is open. In the second protocol, nothing can be aborted all the same.
         """
-        producer_id, current = self.identities[name]
+        (producer_id, current), (asks, epoch) = self.identities[name], identity
+        if asks != producer_id:
+            raise InvalidProducerIdMapping
         asked, raises = (epoch, is_commit), self.transaction_version > 1
         if raises and epoch == current - 1 and self._ended.get(name) == asked:
             return current
@@ -234,6 +237,10 @@ class Kafka:
             raise ConcurrentTransactions
         if transaction is not None:
             (self.commit if is_commit else self.abort)(transaction)
+        elif raises and not is_commit:
+            nothing = self.begin(name)
+            nothing.phase = Phase.PREPARED
+            self._loop.outside(self._marker_lag_s(), self._close, nothing, Phase.ABORTED)
         elif self._ended.get(name) != asked:
             raise InvalidTxnState
         self._ended[name] = asked

@@ -20,10 +20,10 @@ FETCH_SESSION_ID_NOT_FOUND = 70
 INVALID_FETCH_SESSION_EPOCH = 71
 
 _COORDINATOR_LOADING, _COORDINATOR_NOT_AVAILABLE, _NOT_COORDINATOR = 14, 15, 16
-_INVALID_PRODUCER_EPOCH, _PRODUCER_FENCED = 47, 90
+_INVALID_PRODUCER_EPOCH, _INVALID_PRODUCER_ID_MAPPING, _PRODUCER_FENCED = 47, 49, 90
 
-# Another producer has taken over the transactional id.
-FENCED = frozenset((_INVALID_PRODUCER_EPOCH, _PRODUCER_FENCED))
+# Another producer has taken over the transactional id. The second one stands for a producer that has got a new id.
+FENCED = frozenset((_INVALID_PRODUCER_EPOCH, _INVALID_PRODUCER_ID_MAPPING, _PRODUCER_FENCED))
 # Look the coordinator up, then ask again.
 ELSEWHERE = frozenset((_COORDINATOR_NOT_AVAILABLE, _NOT_COORDINATOR))
 # Ask again: a transaction is about to complete, which takes milliseconds.
@@ -38,7 +38,7 @@ DELAYS_OF_LEADERS = frozenset(
     )
 )
 # These errors concern the producer or its request. An error in none of these sets is a refusal by the topic itself.
-OF_THE_PRODUCER = FENCED | {-1, 31, 33, 35, 42, 45, 48, 49, 53, 58, 59, 120}
+OF_THE_PRODUCER = FENCED | {-1, 31, 33, 35, 42, 45, 48, 53, 58, 59, 120}
 
 # Codes for which aiokafka has no name, or another one than Kafka.
 _NAMES = {

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from aiokafka.client import CoordinationType
 from aiokafka.errors import ProducerFenced
+from aiokafka.protocol.api import Request
 from aiokafka.protocol.transaction import AddOffsetsToTxnRequest, AddPartitionsToTxnRequest, EndTxnRequest
 
 from kafka_timers.broker import codes
@@ -154,7 +155,14 @@ class Coordinator:
         Raises:
             aiokafka.errors.KafkaError: the coordinator does not answer, or refuses.
         """
-        request = InitProducerId(self._name, int(self._timeout_s * 1000), *self.identity)
+        request: Request[Any]
+        if self.joins_by_writing:
+            # An abort of nothing. If its answer is lost together with the coordinator, the next one knows the repeated
+            # request by its epoch. It would take a repeated InitProducerId for that of another producer, since the
+            # transaction log has no place for the epoch before (KAFKA-20357).
+            request = EndTransaction(self._name or "", *self.identity, is_commit=False)
+        else:
+            request = InitProducerId(self._name, int(self._timeout_s * 1000), *self.identity)
         limit_s = max(self._timeout_s, _ELECTION_S)
         answer = await self._link.ask(
             request, lambda answer: answer.error_code, to="write a later epoch", limit_s=limit_s
