@@ -116,3 +116,13 @@ async def until_in_sync(cluster: EmbeddedCluster, limit_s: float = 90) -> None:
                 for told in (await partitions_as_told_by(address)).values()
             ):
                 await asyncio.sleep(0.2)
+
+
+async def until_replaced(cluster: EmbeddedCluster, node: int, limit_s: float = 90) -> None:
+    """Wait until the other brokers tell that *node* leads nothing any more."""
+    async with asyncio.timeout(limit_s):
+        for number, address in enumerate(cluster.bootstrap.split(","), 1):
+            while number != node and any(  # noqa: ASYNC110  # a broker has to be asked
+                told.leader == node for told in (await partitions_as_told_by(address)).values()
+            ):
+                await asyncio.sleep(0.1)

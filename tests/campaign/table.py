@@ -19,6 +19,10 @@ your machine with it.
 brokers", they have replication 3, `min.insync.replicas` 2, and Kafka's own session of 9 s. Everything ran on 2 shared
 cores, the load as well. Of the faults without a limit of silence, most ran two at a time on these cores.
 
+**New leaders.** Kafka replaces a broker that has been silent for 9 s. If it was the active controller as well, another
+controller is elected first, and begins to count anew, so that it takes 11 to 13 s. After a kill of brokers, a partition
+may be silent for 9 + 4 s, and the last column has how long Kafka took.
+
 **The load** asks for timers 2 to 8 s ahead. Three of ten timers have an id. Most of these are cancelled or moved, some
 too late. The client that makes the load waits 5 s for a silent broker, not 60 s as by default.
 

@@ -26,7 +26,8 @@ from kafka_timers.settings import WorkerSettings
 
 log = logging.getLogger(__name__)
 
-_RESTART_S = 1.0
+# Others have its partitions by then. If it came back earlier, they would be taken over twice in a row.
+_RESTART_S = 3.0
 # Longer than a worker needs to hand its partitions over.
 _STOP_S = 15.0
 # By then the group has noticed by itself.
