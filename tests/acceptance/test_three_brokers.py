@@ -129,7 +129,7 @@ async def test_records_are_taken_while_a_broker_is_killed_and_it_catches_up(
     await until_in_sync(cluster)
 
 
-# --- a producer on them ---------------------------------------------------------------------------------------------
+# --- a producer on them -----------------------------------------------------------------------------------------------
 
 
 class FatalAnswers(Cluster):
@@ -185,7 +185,7 @@ async def test_a_producer_goes_on_when_its_coordinator_dies_with_an_answer(
         await producer.stop()
 
 
-# --- a door on them --------------------------------------------------------------------------------------------------
+# --- a door on them ---------------------------------------------------------------------------------------------------
 
 
 async def ask(cluster: EmbeddedCluster, node: int, request: Request[Any]) -> Any:
