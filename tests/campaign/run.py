@@ -87,11 +87,6 @@ async def run(
         finally:
             await asyncio.to_thread(load.stop)
         verdict = await asyncio.to_thread(_verdict, stage, fault_ms)
-        if clocks and verdict.skewed:
-            note = (
-                f"{verdict.skewed:,} came up to {verdict.skewed_max_ms} ms before their moment, by the clock of a "
-                "broker that is behind the one with the ticks"
-            )
         if fault.afterwards:
             try:
                 note = f"{note}; {await fault.afterwards(stage)}"

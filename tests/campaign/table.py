@@ -77,5 +77,11 @@ def _row(title: str, rate: float, group: list[Mapping[str, Any]]) -> str:
     late = " / ".join(f"{max(one[f'late_{which}_s'] for one in group):.3g}" for which in ("p50", "p99", "max"))
     silences = sorted(one["silence_s"] for one in group)
     silence = f"{silences[len(silences) // 2]:.1f} / {silences[-1]:.1f}"
-    notes = "; ".join(dict.fromkeys(text for one in group for text in (one["note"], one["broken"]) if text))
+    told = [text for one in group for text in (one["note"], one["broken"]) if text]
+    if skewed := sum(one.get("skewed", 0) for one in group):
+        told.append(
+            f"{skewed:,} came up to {max(one['skewed_max_ms'] for one in group if 'skewed' in one)} ms before their "
+            "moment, by the clock of a broker that is behind the one with the ticks"
+        )
+    notes = "; ".join(dict.fromkeys(told))
     return "| " + " | ".join([title, str(len(group)), f"{rate:,.0f}", *sums, late, silence, notes]) + " |\n"
