@@ -118,11 +118,11 @@ async def until_in_sync(cluster: EmbeddedCluster, limit_s: float = 90) -> None:
                 await asyncio.sleep(0.2)
 
 
-async def until_replaced(cluster: EmbeddedCluster, node: int, limit_s: float = 90) -> None:
-    """Wait until the other brokers tell that *node* leads nothing any more."""
+async def until_replaced(cluster: EmbeddedCluster, node: int, topic: str = "", limit_s: float = 90) -> None:
+    """Wait until the other brokers tell that *node* leads nothing of *topic*, or of any topic."""
     async with asyncio.timeout(limit_s):
         for number, address in enumerate(cluster.bootstrap.split(","), 1):
             while number != node and any(  # noqa: ASYNC110  # a broker has to be asked
-                told.leader == node for told in (await partitions_as_told_by(address)).values()
+                told.leader == node for told in (await partitions_as_told_by(address, topic)).values()
             ):
                 await asyncio.sleep(0.1)

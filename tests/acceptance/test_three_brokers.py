@@ -5,7 +5,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from aiokafka.conn import create_conn
 from aiokafka.errors import KafkaConnectionError
 from aiokafka.protocol.api import Request
 from aiokafka.protocol.coordination import FindCoordinatorRequest
-from brokers import end_of, make_topic, partitions_as_told_by, until_in_sync
+from brokers import end_of, make_topic, partitions_as_told_by, until_in_sync, until_replaced
 from campaign.faults import FAULTS
 from campaign.run import run
 from service import Service
@@ -49,15 +49,6 @@ def address(cluster: EmbeddedCluster, node: int) -> str:
     return cluster.bootstrap.split(",")[node - 1]
 
 
-async def until_led_by_others(cluster: EmbeddedCluster, node: int, topic: str) -> None:
-    """Wait until another broker tells that *node* leads nothing of *topic*."""
-    other = address(cluster, node % 3 + 1)
-    async with asyncio.timeout(LIMIT_S):
-        # A broker has to be asked.
-        while any(told.leader == node for told in (await partitions_as_told_by(other, topic)).values()):  # noqa: ASYNC110
-            await asyncio.sleep(0.2)
-
-
 async def write(bootstrap: str, topic: str, partition: int) -> None:
     """Write a record that all replicas in sync have acknowledged."""
     async with AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all") as producer:
@@ -79,7 +70,7 @@ async def test_a_broker_parted_from_the_others_is_reached_by_clients_and_knows_n
     ]
     assert led
     await getattr(cluster, how)(1)
-    await until_led_by_others(cluster, 1, topic)
+    await until_replaced(cluster, 1, topic)
     told = await partitions_as_told_by(address(cluster, 1), topic)
     assert {told[topic, number].leader for number in led} == {1}
     told = await partitions_as_told_by(address(cluster, 2), topic)
@@ -122,7 +113,7 @@ async def test_records_are_taken_while_a_broker_is_killed_and_it_catches_up(
     for number in range(3):
         await write(cluster.bootstrap, topic, number)
     await cluster.nodes[1].kill()
-    await until_led_by_others(cluster, 1, topic)
+    await until_replaced(cluster, 1, topic)
     for number in range(3):
         await write(address(cluster, 2), topic, number)
     await cluster.nodes[1].start()
@@ -137,16 +128,16 @@ class FatalAnswers(Cluster):
     Brokers of which one dies with its answer: it has done what it was asked for, and nobody hears of it.
 
     Attributes:
-        killing: kills a broker, which dies with its answer to the next end of a transaction; None: nobody dies.
+        killing: the brokers, of which one dies with its answer to the next end of a transaction; None: nobody dies.
     """
 
-    killing: Callable[[int], Awaitable[None]] | None = None
+    killing: EmbeddedCluster | None = None
 
     async def send(self, node: int, request: Any, **more: Any) -> Any:
         answer = await super().send(node, request, **more)
         if isinstance(request, EndTransaction) and not answer.error_code and self.killing:
-            kill, self.killing = self.killing, None
-            await kill(node)
+            cluster, self.killing = self.killing, None
+            await cluster.nodes[node].kill()
             raise KafkaConnectionError("the broker was killed")
         return answer
 
@@ -162,10 +153,6 @@ async def test_a_producer_goes_on_when_its_coordinator_dies_with_an_answer(
     async with FatalAnswers.open(Kafka(cluster.bootstrap)) as asked, consuming(Kafka(cluster.bootstrap)) as consumer:
         producer = Producer(asked, prefix, 60.0, 4_096, "a")
         await producer.start()
-
-        async def kill(node: int) -> None:
-            await cluster.nodes[node].kill()
-
         for value in (b"0", b"1"):
             producer.begin()
             batch = producer.new_batch()
@@ -173,10 +160,10 @@ async def test_a_producer_goes_on_when_its_coordinator_dies_with_an_answer(
             producer.send(batch, topic, 0)
             await producer.flush()
             if value == b"0" and asks == "to commit":
-                asked.killing = kill
+                asked.killing = cluster
             await producer.commit()
             if value == b"0" and asks == "who it is":
-                asked.killing = kill
+                asked.killing = cluster
             assert await producer.is_held()
         assert asked.killing is None
         consumer.assign([TopicPartition(topic, 0)])
@@ -281,7 +268,7 @@ async def test_a_door_believes_no_coordinator_that_is_cut_off(
     reached = ",".join(address(cluster, node) for node in others)
     await cluster.hold(liar)
     for name in (topics.requests, topics.rejected, theirs):
-        await until_led_by_others(cluster, liar, name)
+        await until_replaced(cluster, liar, name)
     async with asyncio.timeout(LIMIT_S):
         while await coordinator_of(cluster, group, others[0]) == liar:  # noqa: ASYNC110  # a broker has to be asked
             await asyncio.sleep(0.2)
@@ -428,7 +415,7 @@ async def test_status_tells_how_all_partitions_stand_while_a_broker_is_frozen(
     node = cluster.nodes[2]
     node.pause()
     try:
-        await until_led_by_others(cluster, 2, prefix + "timer-sealed")
+        await until_replaced(cluster, 2, prefix + "timer-sealed")
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "kafka_timers", "status", "--json"),
             *("--bootstrap", cluster.bootstrap, "--topic-prefix", prefix, "--group", prefix + "workers"),

@@ -373,8 +373,7 @@ MUTANTS = [
     _one(
         "the end of a transaction leaves the epoch as it was",
         COORDINATOR,
-        "        if self.joins_by_writing:\n"
-        "            self.identity = Identity(answer.producer_id, answer.producer_epoch)\n",
+        "        if self.joins_by_writing:\n            self._is_now(answer)\n",
         "",
     ),
     _one(

@@ -76,10 +76,7 @@ class Coordinator:
             aiokafka.errors.KafkaError: no broker answers, or it refuses.
         """
         request = InitProducerId(self._name, int(self._timeout_s * 1000))
-        answer = await self._link.ask(request, lambda answer: answer.error_code, to="let in")
-        if answer.error_code:
-            self._link.refuse(answer.error_code, "let in")
-        self.identity = Identity(answer.producer_id, answer.producer_epoch)
+        self._is_now(await self._obeyed(request, "let in"))
         if self._name is not None:
             async with asyncio.timeout(self._timeout_s):
                 self.joins_by_writing = await self._cluster.transaction_version() >= _SECOND_PROTOCOL
@@ -120,10 +117,7 @@ class Coordinator:
             aiokafka.errors.KafkaError: the coordinator does not answer, or refuses.
         """
         what = f"add the offsets of group {group} to a transaction"
-        request = AddOffsetsToTxnRequest(self._name or "", *self.identity, group)
-        answer = await self._link.ask(request, lambda answer: answer.error_code, to=what)
-        if answer.error_code:
-            self._link.refuse(answer.error_code, what)
+        await self._obeyed(AddOffsetsToTxnRequest(self._name or "", *self.identity, group), what)
 
     async def end(self, *, is_commit: bool) -> None:
         """
@@ -138,11 +132,9 @@ class Coordinator:
         request = EndTxnRequest(name, *self.identity, is_commit)
         if self.joins_by_writing:
             request = EndTransaction(name, *self.identity, is_commit=is_commit)
-        answer = await self._link.ask(request, lambda answer: answer.error_code, to=what)
-        if answer.error_code:
-            self._link.refuse(answer.error_code, what)
+        answer = await self._obeyed(request, what)
         if self.joins_by_writing:
-            self.identity = Identity(answer.producer_id, answer.producer_epoch)
+            self._is_now(answer)
 
     async def is_held(self) -> bool:
         """
@@ -164,13 +156,18 @@ class Coordinator:
         else:
             request = InitProducerId(self._name, int(self._timeout_s * 1000), *self.identity)
         limit_s = max(self._timeout_s, _ELECTION_S)
-        answer = await self._link.ask(
-            request, lambda answer: answer.error_code, to="write a later epoch", limit_s=limit_s
-        )
-        if answer.error_code:
-            try:
-                self._link.refuse(answer.error_code, "write a later epoch")
-            except ProducerFenced:
-                return False
-        self.identity = Identity(answer.producer_id, answer.producer_epoch)
+        try:
+            self._is_now(await self._obeyed(request, "write a later epoch", limit_s))
+        except ProducerFenced:
+            return False
         return True
+
+    async def _obeyed(self, request: Request[Any], what: str, limit_s: float | None = None) -> Any:
+        """Return the answer to *request*, unless it is a refusal."""
+        answer = await self._link.ask(request, lambda answer: answer.error_code, to=what, limit_s=limit_s)
+        if answer.error_code:
+            self._link.refuse(answer.error_code, what)
+        return answer
+
+    def _is_now(self, answer: Any) -> None:
+        self.identity = Identity(answer.producer_id, answer.producer_epoch)
