@@ -1,4 +1,4 @@
-"""How fast the audit is: a lake that is made up, of requests that fire and the seals that say so."""
+"""How fast audit and queries are: a lake that is made up, of requests that fire and the seals that say so."""
 
 import time
 from pathlib import Path
@@ -8,6 +8,8 @@ from lake_tables import completed
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the usual name
 
+from kafka_timers.core.wire import Future
+from kafka_timers.lake import message
 from kafka_timers.lake.audit import audit
 from kafka_timers.lake.outcomes import figures, fires, last_second, outcomes_of
 from kafka_timers.lake.replay import synthetic_intervals
@@ -76,14 +78,21 @@ def sealed(requests: DataFrame, span_s: int) -> DataFrame:
     return completed(seals, SEALS, day=due_of(F.col("last"), F.lit("day")))
 
 
-def make(spark: SparkSession, settings: LakeSettings, records: int, span_s: int) -> int:
-    """Make the lake and return how many requests and seals it has."""
+def with_keys(requests: DataFrame) -> DataFrame:
+    """Return *requests* with values of which queries read the callback's key, `key-` and the partition and offset."""
+    key = F.concat(F.lit("key-"), "partition", F.lit("-"), "offset")
+    value = message.bytes_of(message.text(Future.CALLBACKKEY_FIELD_NUMBER, key))
+    return requests.withColumn("value", F.when(F.col("kind") == REQUEST, value).otherwise(F.lit(b"")))
+
+
+def make(spark: SparkSession, settings: LakeSettings, requests: DataFrame, span_s: int) -> None:
+    """Make the lake of *requests*, made within *span_s* seconds, and of their seals."""
     root = root_of(settings)
-    append(requested(spark, records, span_s), root, REQUESTS)
+    append(requests, root, REQUESTS)
     append(sealed(read(spark, root, REQUESTS), span_s), root, SEALS)
-    positions = [("timer-request", number, records, START_S, None) for number in range(PARTITIONS)]
+    ends = read(spark, root, REQUESTS).groupBy("partition").agg(F.max("offset")).collect()
+    positions = [("timer-request", number, last + 1, START_S, None) for number, last in ends]
     append(constant(spark, positions, POSITIONS.columns), root, POSITIONS)
-    return records + PARTITIONS * span_s
 
 
 class Measured(NamedTuple):
@@ -96,7 +105,8 @@ class Measured(NamedTuple):
 def measure(spark: SparkSession, folder: Path, records: int, times: int) -> Measured:
     """Make a lake below *folder*, and audit all of it."""
     settings, span_s = LakeSettings(lake=str(folder)), 10_000
-    count = make(spark, settings, records, span_s)
+    make(spark, settings, requested(spark, records, span_s), span_s)
+    count = records + PARTITIONS * span_s
     took_s = []
     for number in range(times + 1):
         start = time.monotonic()

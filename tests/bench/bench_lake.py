@@ -12,6 +12,9 @@ before each warm figure, since a JVM gets faster over some minutes.
                 in a lake that was optimized: timers a second, from the first question to the last copy on the log
     audit       10,000 s with 16 million requests, every fifth with a timer id, and 80,000 seals: requests and
                 seals a second of a whole audit
+    query       seconds of a query of a lake with 20 million requests, made as for the audit: about one timer id, one
+                key, and one topic, of which there are four
+    wide        land 2,000,000 requests and promote 1,000,000, in 1,000 partitions
 
     bench_lake.py [--json FILE] [STEP ...]      without a STEP all of them, in their order
 """
@@ -28,13 +31,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import audit_load
 import parked
-from brokers import Outgoing, publish
+from brokers import Outgoing, administering, publish
 from load import producer
 from pyspark.sql import SparkSession
 from rich.console import Console
@@ -48,8 +51,10 @@ from kafka_timers.core.wire import Future, Topics
 from kafka_timers.dev.broker import EmbeddedKafka
 from kafka_timers.lake.buckets import Bucket
 from kafka_timers.lake.land import land_once
+from kafka_timers.lake.lookup import Only
 from kafka_timers.lake.maintain import optimize
 from kafka_timers.lake.promote import Promoter
+from kafka_timers.lake.query import named_in, open_views, rows_of, select
 from kafka_timers.lake.schema import REQUESTS
 from kafka_timers.lake.session import open_session
 from kafka_timers.lake.tables import read, root_of
@@ -58,6 +63,7 @@ from kafka_timers.settings import LakeSettings
 RUNS = 3
 WARM_UPS = 2
 PARTITIONS = 8
+WIDE = 1_000
 MANY = 2_000_000
 FEW = 1_000
 # Key and value of a request on the log; the payload in it is random.
@@ -69,6 +75,7 @@ IN_BUCKET = 1_000_000
 PARKED = (1_000_000, 5_000_000, 20_000_000)
 HORIZON_S, BUCKET_S = 7 * 86_400, 3_600
 AUDITED = 16_000_000
+QUERIED = 20_000_000
 
 
 @dataclass
@@ -121,18 +128,18 @@ class Bench:
         records, took_s = max(batches)
         return time.monotonic() - start_s, records / took_s
 
-    async def publish(self, prefix: str, requests: Iterator[Outgoing]) -> None:
+    async def publish(self, prefix: str, requests: Iterator[Outgoing], partitions: int = PARTITIONS) -> None:
         """Make topics and publish to them, unless they are there from another step."""
-        if await topics.create(Kafka(self.bootstrap), prefix, PARTITIONS):
+        if await topics.create(Kafka(self.bootstrap), prefix, partitions):
             async with producer(self.bootstrap) as sender:
                 await publish(sender, Topics.of(prefix).requests, requests)
 
 
-def plain(count: int, first: int, spread_s: int) -> Iterator[Outgoing]:
+def plain(count: int, first: int, spread_s: int, partitions: int = PARTITIONS) -> Iterator[Outgoing]:
     """Return requests of random bytes, due in the *spread_s* seconds behind *first*."""
     rand = random.Random(1)
     for number in range(count):
-        yield (number // 500) % PARTITIONS, *_request(rand, number, first + rand.randrange(spread_s))
+        yield (number // 500) % partitions, *_request(rand, number, first + rand.randrange(spread_s))
 
 
 def named(count: int, first: int, spread_s: int) -> Iterator[Outgoing]:
@@ -194,24 +201,40 @@ def _bytes_each(spark: SparkSession, settings: LakeSettings) -> float:
 
 async def promote(bench: Bench) -> None:
     """Timers per second of one bucket, which is the same however many are parked beside it."""
+    for count in PARKED:
+        await _promote(bench, f"promote, {count:,} parked, 1/s", count, PARTITIONS)
+
+
+async def _promote(bench: Bench, figure: str, count: int, partitions: int) -> None:
     now = int(time.time())
     bucket = Bucket(now + HORIZON_S // 2, now + HORIZON_S // 2 + BUCKET_S - 1, HORIZON_S)
-    for count in PARKED:
-        settings = bench.settings("")
-        due = range(bucket.first, bucket.last + 1)
-        parked.make(bench.spark, root_of(settings), count, PARTITIONS, due, IN_BUCKET)
-        await asyncio.to_thread(optimize, bench.spark, settings, now)
-        for number in range(WARM_UPS + RUNS):
-            # A new topic each time, so nothing of the bucket is there.
-            prefix = f"promote-{count}-{number}-"
-            await topics.create(Kafka(bench.bootstrap), prefix, PARTITIONS)
-            async with producer(bench.bootstrap) as sender:
-                ticks = [(partition, b"%d" % now, b"1", []) for partition in range(PARTITIONS)]
-                await publish(sender, Topics.of(prefix).oscillator, ticks)
-            parked.landed(bench.spark, root_of(settings), Topics.of(prefix).requests, count, PARTITIONS)
-            rate = await asyncio.to_thread(_promoted, bench.spark, replace(settings, topic_prefix=prefix), bucket)
-            if number >= WARM_UPS:
-                bench.note(f"promote, {count:,} parked, 1/s", rate)
+    settings = bench.settings("")
+    due = range(bucket.first, bucket.last + 1)
+    parked.make(bench.spark, root_of(settings), count, partitions, due, IN_BUCKET)
+    await asyncio.to_thread(optimize, bench.spark, settings, now)
+    for number in range(WARM_UPS + RUNS):
+        # A new topic each time, so nothing of the bucket is there.
+        prefix = f"promote-{count}-{partitions}-{number}-"
+        ticks = ((partition, b"%d" % now, b"1", []) for partition in range(partitions))
+        await topics.create(Kafka(bench.bootstrap), prefix, partitions)
+        async with producer(bench.bootstrap) as sender:
+            await publish(sender, Topics.of(prefix).oscillator, ticks)
+        parked.landed(bench.spark, root_of(settings), Topics.of(prefix).requests, count, partitions)
+        rate = await asyncio.to_thread(_promoted, bench.spark, replace(settings, topic_prefix=prefix), bucket)
+        async with administering(bench.bootstrap) as admin:
+            await admin.delete_topics(list(astuple(Topics.of(prefix))))
+        if number >= WARM_UPS:
+            bench.note(figure, rate)
+
+
+async def wide(bench: Bench) -> None:
+    """Records per second with a thousand partitions."""
+    await bench.publish("wide-", plain(MANY, int(time.time()) + 2 * 86_400, 3_600, WIDE), WIDE)
+    for number in range(WARM_UPS + RUNS):
+        rate = (await bench.land(bench.settings("wide-")))[1]
+        if number >= WARM_UPS:
+            bench.note(f"land, {WIDE:,} partitions, 1/s", rate)
+    await _promote(bench, f"promote, {WIDE:,} partitions, 1/s", IN_BUCKET, WIDE)
 
 
 def _promoted(spark: SparkSession, settings: LakeSettings, bucket: Bucket) -> float:
@@ -231,12 +254,45 @@ async def audit(bench: Bench) -> None:
         bench.note("audit, 1/s", rate)
 
 
+async def query(bench: Bench) -> None:
+    """Seconds from the question to its rows, each time about another timer."""
+    await asyncio.to_thread(_query, bench)
+
+
+def _query(bench: Bench) -> None:
+    spark, settings, span_s = bench.spark, bench.settings(""), 10_000
+    requests = audit_load.with_keys(audit_load.requested(spark, QUERIED, span_s))
+    audit_load.make(spark, settings, requests, span_s)
+    landed = read(spark, root_of(settings), REQUESTS)
+    # Some are named by a cancel, so their timers were withdrawn.
+    ids = [row[0] for row in landed.where("timer_id IS NOT NULL").select("timer_id").limit(WARM_UPS + RUNS).collect()]
+    for number, timer_id in enumerate(ids):
+        asked = {f"{view} by id": (view, Only(timer_id=timer_id)) for view in ("pending", "fired", "cancelled")}
+        asked["pending by key"] = ("pending", Only(key=f"key-{number}-1000"))
+        for figure, (view, only) in asked.items():
+            took_s = _asked(bench, settings, f"SELECT * FROM {view}", only)
+            if number >= WARM_UPS:
+                bench.note(f"{figure}, {QUERIED:,} requests, s", took_s)
+    of_topic = "SELECT count(*) FROM pending WHERE topic = 'topic-1'"
+    for _ in range(RUNS):
+        bench.note(f"pending of a topic, {QUERIED:,} requests, s", _asked(bench, settings, of_topic, None))
+
+
+def _asked(bench: Bench, settings: LakeSettings, question: str, only: Only | None) -> float:
+    start_s = time.monotonic()
+    open_views(bench.spark, settings, named_in(question), only)
+    rows_of(select(bench.spark, question))
+    return time.monotonic() - start_s
+
+
 STEPS: dict[str, Callable[[Bench], Awaitable[None]]] = {
     "session": session,
     "land": land,
     "disk": disk,
     "promote": promote,
     "audit": audit,
+    "query": query,
+    "wide": wide,
 }
 
 
