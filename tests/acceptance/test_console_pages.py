@@ -159,6 +159,25 @@ async def test_a_newcomer_sends_a_timer_and_sees_it_fire(pages: Pages) -> None:
     await pages.picture("timer")
 
 
+async def test_lateness_moves_on_the_page_while_timers_fire(pages: Pages) -> None:
+    begin = int(time.time()) + 2
+    for number in range(120):
+        await pages.service.request(begin + number // 4, Future(callBackTopic=pages.service.callbacks, callBack=b"v"))
+    await pages.open("now")
+    seen = set()
+
+    def late() -> bool:
+        figures = dict(
+            each.text.split("\n")[:2] for each in pages.browser.find_elements(By.CSS_SELECTOR, ".figures div")
+        )
+        if figures["fires a second"] != "0":
+            seen.add(figures["late, p50 / p99"])
+        return len(seen) >= 3
+
+    await pages.until(late)
+    assert all(each.endswith(" ms") for each in seen)
+
+
 async def test_a_timer_is_found_and_taken_back_and_does_not_fire(pages: Pages) -> None:
     due = int(time.time()) + 3_600
     topic = pages.service.prefix + "never"

@@ -15,6 +15,8 @@ from typing import Any
 import aiohttp
 import pytest
 import trustme
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from law_cases import Record
 
 from kafka_timers.clock import HostClock
@@ -113,6 +115,19 @@ async def serving(questions: Questions | None, **settings: Any) -> AsyncIterator
         yield server
     finally:
         await server.stop()
+
+
+@asynccontextmanager
+async def answering(status: int, text: str) -> AsyncIterator[str]:
+    """Answer each question so, and yield the address."""
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(status=status, text=text, content_type="application/json")
+
+    app = web.Application()
+    app.router.add_get("/{path:.*}", answer)
+    async with TestServer(app) as server:
+        yield f"http://{server.host}:{server.port}"
 
 
 @asynccontextmanager
@@ -297,6 +312,30 @@ async def test_a_worker_that_is_gone_hides_no_more_than_its_own_timers(service: 
         assert named(page) == [name]
         assert "cannot be asked" in page.unknown[1]
         assert "has it no more, or not yet" in page.unknown[2]
+
+
+@pytest.mark.parametrize(
+    ("status", "answer", "told"),
+    [
+        (400, "unknown: 'limit'", "unknown: 'limit'"),
+        (404, "", "answers 404"),
+        (200, '{"rows": []}', "another version"),
+        (200, "[1]", "another version"),
+        (200, "{", "cannot be asked"),
+    ],
+)
+async def test_a_worker_of_another_version_hides_no_more_than_its_own_timers(
+    service: Service, status: int, answer: str, told: str
+) -> None:
+    (name,) = service.ask((BEGIN_S, {}), partition=0)
+    own, session = serving(service.questions(0)), aiohttp.ClientSession()
+    async with own as server, answering(status, answer) as other, session:
+        asked = Workers(session, {0: server.address, 1: other})
+        page, ahead = await asked.page(10), await asked.ahead(BEGIN_S, BEGIN_S + 1, "second")
+        assert (named(page), ahead.counts) == ([name], {BEGIN_S: 1})
+        assert told in page.unknown[1]
+        assert told in ahead.unknown[1]
+        assert 0 not in page.unknown | ahead.unknown
 
 
 async def test_a_partition_that_is_given_up_while_it_is_read_is_unknown(service: Service) -> None:

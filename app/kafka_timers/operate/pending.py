@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import aiohttp
 
@@ -30,6 +30,8 @@ _CONNECT_S, _ANSWER_S = 1.0, 2.0
 _PAGE = 500
 # Most timers that a worker returns at once, and more than lie in one of its rows.
 _AT_ONCE, _ROW_MAX = 1_000, 10_000
+# What an answer must have, by path.
+_FIELDS = {"/v1/timers": {"timers", "next", "cut", "unknown"}, "/v1/counts": {"counts", "cut", "unknown"}}
 
 # A worker's JSON for a pending timer, or its whole answer; see `core.pending.Pending.document`.
 Told = dict[str, Any]
@@ -102,7 +104,7 @@ class Workers:
             wanted: the other parameters of `/v1/timers`; those that are None are left out.
 
         Raises:
-            QueryError: a worker refuses the query, or expects another token.
+            QueryError: all workers refuse the query, or expect another token.
         """
         timer_id = wanted.get("timer_id")
         numbers = [partition_of(str(timer_id), len(self.addresses))] if timer_id else self.addresses
@@ -183,27 +185,33 @@ class Workers:
         asked = sorted({url for number in numbers if (url := addresses[number])})
         params = {name: str(value) for name, value in given.items() if value is not None}
         replies = await asyncio.gather(*(self._ask_one(url + path, params) for url in asked))
+        # A worker of another version may refuse what the others answer.
+        if replies and all(isinstance(reply, QueryError) for reply in replies):
+            raise cast("QueryError", replies[0])
         by_url = dict(zip(asked, replies, strict=True))
         unknown = {}
         for number in numbers:
             reply = by_url.get(addresses[number])
             if reply is None:
                 unknown[number] = "its worker answers no questions, or none has it: give workers --query-port"
-            elif isinstance(reply, str):
-                unknown[number] = reply
+            elif not isinstance(reply, dict):
+                unknown[number] = str(reply)
             elif number in reply["unknown"]:
                 unknown[number] = f"{addresses[number]} has it no more, or not yet"
-        return _Replies([reply for reply in replies if not isinstance(reply, str)], unknown)
+        return _Replies([reply for reply in replies if isinstance(reply, dict)], unknown)
 
-    async def _ask_one(self, url: str, params: Mapping[str, str]) -> Told | str:
-        """Return the worker's answer, or the reason that there is none."""
+    async def _ask_one(self, url: str, params: Mapping[str, str]) -> Told | QueryError | str:
+        """Return the worker's answer, or the reason that there is none; an error if the query is refused."""
         try:
             async with self._session.get(url, params=params) as response:
                 if response.status == 200:
-                    return dict(await response.json())
+                    answer = await response.json()
+                    if isinstance(answer, dict) and answer.keys() >= _FIELDS[response.url.path]:
+                        return answer
+                    return f"{url} answers in a form that is not known here: is it a worker of another version?"
                 said = (await response.text())[:500]
                 if response.status in (400, 401, 403):
-                    raise QueryError(f"{url}: {said}")
+                    return QueryError(f"{url}: {said}")
                 return f"{url} answers {response.status}: {said}"
         except TimeoutError:
             return f"{url} does not answer within {_ANSWER_S:g} s"
