@@ -1,17 +1,23 @@
 """How fast audit and queries are: a lake that is made up, of requests that fire and the seals that say so."""
 
+import hashlib
 import time
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from lake_tables import completed
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the usual name
 
-from kafka_timers.core.wire import Future
+from kafka_timers.core.sums import VERSION
+from kafka_timers.core.wire import Future, Sealed
 from kafka_timers.lake import message
 from kafka_timers.lake.audit import audit
-from kafka_timers.lake.outcomes import figures, fires, last_second, outcomes_of
+from kafka_timers.lake.outcomes import figures, fires, outcomes_of
+from kafka_timers.lake.proof import digest_of_record
+from kafka_timers.lake.records import seals_of
 from kafka_timers.lake.replay import synthetic_intervals
 from kafka_timers.lake.schema import CANCEL, POSITIONS, REQUEST, REQUESTS, SEALS, delay_of, due_of
 from kafka_timers.lake.tables import append, constant, read, root_of
@@ -48,7 +54,6 @@ def requested(spark: SparkSession, records: int, span_s: int) -> DataFrame:
                 "millis": F.when(is_request, F.lit(0)),
                 "topic": F.when(is_request, F.concat(F.lit("topic-"), number % 4)),
                 "timer_id": F.when(named.isNotNull(), F.concat(F.lit("order-"), "partition", F.lit("-"), named)),
-                "value": F.lit(b""),  # is not read
                 "delay": F.when(is_request, delay_of(F.col("second"), F.col("appended_ms"))).otherwise("none"),
             }
         )
@@ -57,41 +62,68 @@ def requested(spark: SparkSession, records: int, span_s: int) -> DataFrame:
     return completed(rows.drop("id"), REQUESTS, due=due_of(at, F.col("delay")))
 
 
-def sealed(requests: DataFrame, span_s: int) -> DataFrame:
-    """Return rows of `seals` that count the fired *requests*, with a tick each second."""
-    spark, last = requests.sparkSession, START_S + span_s
-    known = requests.select("partition", "offset", "appended_ms")
-    intervals = synthetic_intervals(known, START_S + 1, last, 1)
-    none = constant(spark, [], "partition int, offset bigint, reason string")
-    fired = figures(fires(outcomes_of(requests, intervals, none)), "partition", F.col("sealed_ms").alias("end_ms"))
-    seals = intervals.withColumn("last", last_second(F.col("end_ms"))).where(F.col("last") <= last)
-    seals = seals.join(fired, ["partition", "end_ms"], "left")
-    seals = seals.fillna(0, ["due", "fired", "rejected", "digest"]).withColumns(
-        {
-            "first": F.col("last"),
-            "first_ms": F.col("last") * 1000,
-            "offset": F.col("last") - START_S,
-            "appended_ms": F.col("last") * 1000 + 50,
-            "worker": F.lit("made up"),
-        }
-    )
-    return completed(seals, SEALS, day=due_of(F.col("last"), F.lit("day")))
-
-
-def with_keys(requests: DataFrame) -> DataFrame:
-    """Return *requests* with values of which queries read the callback's key, `key-` and the partition and offset."""
+def with_bytes(requests: DataFrame) -> DataFrame:
+    """Return *requests* with the bytes of records, and their digests: a callback key `key-PARTITION-OFFSET` each."""
+    is_request = F.col("kind") == REQUEST
     key = F.concat(F.lit("key-"), "partition", F.lit("-"), "offset")
     value = message.bytes_of(message.text(Future.CALLBACKKEY_FIELD_NUMBER, key))
-    return requests.withColumn("value", F.when(F.col("kind") == REQUEST, value).otherwise(F.lit(b"")))
+    rows = requests.withColumns(
+        {
+            "key": F.coalesce(F.col("second").cast("string"), "timer_id").cast("binary"),
+            "value": F.when(is_request, value).otherwise(F.lit(b"")),
+        }
+    )
+    return rows.withColumn("digest", digest_of_record())
 
 
-def make(spark: SparkSession, settings: LakeSettings, requests: DataFrame, span_s: int) -> None:
-    """Make the lake of *requests*, made within *span_s* seconds, and of their seals."""
+def sealed(requests: DataFrame, span_s: int) -> DataFrame:
+    """Return rows of `seals` that count the *requests*, with a tick each second, each naming the one before it."""
+    spark, last = requests.sparkSession, START_S + span_s
+    known = requests.select("partition", "offset", "appended_ms")
+    intervals = synthetic_intervals(known, START_S + 1, last, 1).withColumn("digests", F.lit(VERSION))
+    none = constant(spark, [], "partition int, offset bigint, reason string")
+    fired = figures(fires(outcomes_of(requests, intervals, none)), "partition", F.col("sealed_ms").alias("end_ms"))
+    # Each tick reads what was appended in the second before it.
+    end_ms = ((F.floor(F.col("appended_ms") / 1000) + 2) * 1000).alias("end_ms")
+    is_cancel = F.col("kind") == CANCEL
+    counts = {
+        "near": F.count_if(~is_cancel),
+        "near_digest": F.sum(F.when(~is_cancel, F.col("digest"))),
+        "cancels": F.count_if(is_cancel),
+        "cancels_digest": F.sum(F.when(is_cancel, F.col("digest"))),
+    }
+    came = requests.groupBy("partition", end_ms).agg(*(count.alias(name) for name, count in counts.items()))
+    seals = intervals.where(F.col("end_ms") <= last * 1000 + 1000)
+    seals = seals.join(fired, ["partition", "end_ms"], "left").join(came, ["partition", "end_ms"], "left").fillna(0)
+    rows, read, before = [], dict[int, Counter[str]](), dict[int, bytes]()
+    for row in seals.orderBy("end_ms").collect():
+        read.setdefault(row.partition, Counter()).update({name: row[name] for name in counts})
+        value = _seal(row, read[row.partition], before.get(row.partition, b""))
+        before[row.partition] = hashlib.sha256(value).digest()
+        rows.append((row.partition, row.end_ms // 1000 - START_S, row.end_ms + 50, value))
+    made = constant(spark, rows, "partition int, offset bigint, at_ms bigint, value binary").repartition(PARTITIONS)
+    return completed(seals_of(made.withColumn("timestamp", F.timestamp_millis("at_ms"))), SEALS)
+
+
+def _seal(row: Row, read: Mapping[str, int], before: bytes) -> bytes:
+    last = row.end_ms // 1000 - 1
+    seal = Sealed(partition=row.partition, first=last, last=last, format=3, digests=VERSION, previous=before)
+    seal.first_ms, seal.end_ms, seal.fence = last * 1000, row.end_ms, row.fence
+    seal.due, seal.fired, seal.fired_digest = row.due, row.fired, row.digest % 2**64
+    seal.worker, seal.partitions = "made up", PARTITIONS
+    seal.conditions_from = seal.millis_from = seal.callbacks_from = seal.read_from = 0
+    seal.near.count, seal.near.digest = read["near"], read["near_digest"] % 2**64
+    seal.cancels.count, seal.cancels.digest = read["cancels"], read["cancels_digest"] % 2**64
+    seal.far.count = 0
+    return seal.SerializeToString()
+
+
+def make(spark: SparkSession, settings: LakeSettings, records: int, span_s: int) -> None:
+    """Make the lake of so many requests, made within *span_s* seconds, and of their seals."""
     root = root_of(settings)
-    append(requests, root, REQUESTS)
+    append(with_bytes(requested(spark, records, span_s)), root, REQUESTS)
     append(sealed(read(spark, root, REQUESTS), span_s), root, SEALS)
-    ends = read(spark, root, REQUESTS).groupBy("partition").agg(F.max("offset")).collect()
-    positions = [("timer-request", number, last + 1, START_S, None) for number, last in ends]
+    positions = [("timer-request", number, -(-records // PARTITIONS), START_S, None) for number in range(PARTITIONS)]
     append(constant(spark, positions, POSITIONS.columns), root, POSITIONS)
 
 
@@ -105,7 +137,7 @@ class Measured(NamedTuple):
 def measure(spark: SparkSession, folder: Path, records: int, times: int) -> Measured:
     """Make a lake below *folder*, and audit all of it."""
     settings, span_s = LakeSettings(lake=str(folder)), 10_000
-    make(spark, settings, requested(spark, records, span_s), span_s)
+    make(spark, settings, records, span_s)
     count = records + PARTITIONS * span_s
     took_s = []
     for number in range(times + 1):

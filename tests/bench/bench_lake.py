@@ -261,8 +261,7 @@ async def query(bench: Bench) -> None:
 
 def _query(bench: Bench) -> None:
     spark, settings, span_s = bench.spark, bench.settings(""), 10_000
-    requests = audit_load.with_keys(audit_load.requested(spark, QUERIED, span_s))
-    audit_load.make(spark, settings, requests, span_s)
+    audit_load.make(spark, settings, QUERIED, span_s)
     landed = read(spark, root_of(settings), REQUESTS)
     # Some are named by a cancel, so their timers were withdrawn.
     ids = [row[0] for row in landed.where("timer_id IS NOT NULL").select("timer_id").limit(WARM_UPS + RUNS).collect()]
