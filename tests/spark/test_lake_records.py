@@ -20,6 +20,12 @@ DAY_S = 86_400
 RECORD = "key binary, value binary, partition int, offset bigint, timestamp timestamp"
 HEADERS = "headers array<struct<key string, value binary>>, partition int, offset bigint, timestamp timestamp"
 
+HEADERS_AT: dict[int, list[tuple[str, bytes | None]]] = {
+    0: [],
+    4: [("timer-asked-by", b"x"), ("none", None)],
+    6: [('q"\\\n\u2028\x00', bytes(range(256))), ("", b""), ("same", b"1"), ("same", b"2" * 100_000)],
+}
+
 
 def at(millis: int) -> datetime:
     return datetime.fromtimestamp(millis / 1000, UTC).replace(tzinfo=None)
@@ -47,7 +53,7 @@ def test_requests_cancels_copies_and_refused_records_become_rows(spark: SparkSes
 
     def add(key: bytes | None, value: bytes | None, kind: str, delay: str, due: str, **more: object) -> None:
         offset = len(records) * 2
-        headers = [("timer-asked-by", b"x"), ("none", None)] if offset == 4 else None
+        headers = HEADERS_AT.get(offset)
         appended_ms = NOW * 1000 + 999
         records.append((key, value, 0, offset, at(appended_ms), headers))
         digest = hash_of_record(

@@ -217,7 +217,8 @@ def _judge(
     findings = findings.unionByName(coverage.findings(spark))
     in_time = outcomes.where(F.col("sealed_in") >= within.first)
     rejected = read_rejected(spark, root, Topics.of(settings.topic_prefix).requests)
-    findings = findings.unionByName(unrejected(in_time, rejected, settled_ms))
+    refused = within.refused().where(F.col("sealed_in") >= within.first)
+    findings = findings.unionByName(unrejected(refused, rejected, settled_ms))
     for more in _proof_of(spark, root, within, coverage.partitions if wanted.rows else None):
         findings = findings.unionByName(more)
     if wanted.late_ms is not None:

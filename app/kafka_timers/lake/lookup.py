@@ -19,6 +19,10 @@ __all__ = ["Only", "records_of"]
 
 # Rows with payloads go through this process.
 _RECORDS_MAX = 100_000
+# Spark compares a row with so many offsets, and looks for them by the bounds of its files.
+_LISTED_MAX = 100
+
+_NAME, _FOLDER = ("partition", "offset"), ("delay", "due")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,50 +39,59 @@ class Only:
     key: str | None = None
 
 
-def records_of(requests: DataFrame, only: Only) -> DataFrame:
+def records_of(requests: DataFrame, only: Only) -> list[dict[str, Any]]:
     """
-    Return all records that concern the timers of *only*: requests, cancels and copies of the same ids, in one frame.
+    Return all records that concern the timers of *only*: requests, cancels and copies of the same ids.
 
     Args:
         requests: all rows of `requests`.
         only: an id or a key, or both.
 
     Returns:
-        rows of `requests`, held by the plan itself.
+        rows of `requests`, in no order.
 
     Raises:
         LakeError: there are more than 100,000.
     """
     if only.timer_id is not None:
-        found = _rows(requests.where(F.col("timer_id") == only.timer_id))
-    else:
-        found = _records_of_key(requests, only.key or "")
-    return tables.constant(requests.sparkSession, [tuple(row.values()) for row in found], REQUESTS.columns)
+        return _rows(requests, requests.where(F.col("timer_id") == only.timer_id))
+    return _records_of_key(requests, only.key or "")
 
 
 def _records_of_key(requests: DataFrame, key: str) -> list[dict[str, Any]]:
     spark = requests.sparkSession
     # Protobuf keeps a key as it is, so few values have to be parsed.
     may = requests.where((F.col("kind") == REQUEST) & F.contains("value", F.lit(key.encode())))
-    asked = [row for row in _rows(may) if (asked_in(row["value"]) or (None,))[0] == key]
+    asked = [row for row in _rows(requests, may) if (asked_in(row["value"]) or (None,))[0] == key]
     ids = sorted({(row["partition"], row["timer_id"]) for row in asked if row["timer_id"] is not None})
     unnamed = [row for row in asked if row["timer_id"] is None]
     found = [*unnamed]
     if ids:
         wanted = tables.constant(spark, ids, "partition int, timer_id string")
-        found += _rows(requests.join(F.broadcast(wanted), ["partition", "timer_id"], "left_semi"))
+        found += _rows(requests, requests.join(F.broadcast(wanted), ["partition", "timer_id"], "left_semi"))
     if unnamed:
         originals = [(row["partition"], row["offset"]) for row in unnamed]
         wanted = tables.constant(spark, originals, "partition int, original bigint")
         copies = requests.where((F.col("kind") == COPY) & F.col("timer_id").isNull())
-        found += _rows(copies.join(F.broadcast(wanted), ["partition", "original"], "left_semi"))
+        found += _rows(requests, copies.join(F.broadcast(wanted), ["partition", "original"], "left_semi"))
     return found
 
 
-def _rows(records: DataFrame) -> list[dict[str, Any]]:
-    found = records.select(*REQUESTS.columns.names).limit(_RECORDS_MAX + 1).collect()
-    if len(found) > _RECORDS_MAX:
+def _rows(requests: DataFrame, found: DataFrame) -> list[dict[str, Any]]:
+    """Return the rows *found* of *requests*, with all columns."""
+    # The first look reads some columns of all files, and the second one all columns of the files with these rows.
+    places = found.select(*_FOLDER, *_NAME).limit(_RECORDS_MAX + 1).collect()
+    if len(places) > _RECORDS_MAX:
         raise LakeError(
             f"more than {_RECORDS_MAX:,} records concern these timers: ask for all timers, with a condition in SQL"
         )
-    return [row.asDict(recursive=True) for row in found]
+    if not places:
+        return []
+    delays, dues, _, offsets = (sorted(set(values)) for values in zip(*places, strict=True))
+    near = requests.where(F.col("delay").isin(delays) & F.col("due").isin(dues))
+    near = near.where(F.col("offset").between(offsets[0], offsets[-1]))
+    if len(offsets) <= _LISTED_MAX:
+        near = near.where(F.col("offset").isin(offsets))
+    wanted = tables.constant(requests.sparkSession, [place[2:] for place in places], "partition int, offset bigint")
+    rows = near.join(F.broadcast(wanted), [*_NAME], "left_semi").select(*REQUESTS.columns.names)
+    return [row.asDict(recursive=True) for row in rows.collect()]

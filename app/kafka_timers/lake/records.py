@@ -9,6 +9,7 @@ test_batches_are_judged_as_their_records_are.
 import logging
 from collections.abc import Iterable, Iterator
 from functools import partial
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from kafka_timers.core.callbacks import Shown
 from kafka_timers.core.digests import callback_hash_of, plain_hashes, signed, tombstone_hash
@@ -24,7 +25,7 @@ from kafka_timers.core.refused import Reason
 from kafka_timers.core.routing import hash_of
 from kafka_timers.core.sums import ReadSums
 from kafka_timers.core.verdicts import dues_of, expected_in, judged, screened
-from kafka_timers.core.wire import Condition, Future, end_ms_of, first_ms_of, is_complete, sealed_from
+from kafka_timers.core.wire import Condition, Future, Sealed, end_ms_of, first_ms_of, is_complete, sealed_from
 from kafka_timers.errors import WireError
 from kafka_timers.lake.arrow import record_batch
 from kafka_timers.lake.proof import digest_of_record
@@ -65,9 +66,11 @@ def requests_of(records: DataFrame, partitions: int) -> DataFrame:
         the columns of `requests`.
     """
     told = records.select("partition", "offset", _appended_ms(), "key", "value", "headers")
-    rows = told.withColumn("digest", digest_of_record()).mapInArrow(
-        partial(_judged_batches, partitions=partitions), StructType(_told(REQUESTS))
-    )
+    # Headers pass through Python as JSON: for each row, Spark measures the whole batch of a nested column.
+    packed = F.when(F.col("headers").isNotNull(), F.to_json("headers"))
+    rows = told.withColumn("digest", digest_of_record()).withColumn("headers", packed)
+    rows = rows.mapInArrow(partial(_judged_batches, partitions=partitions), _JUDGED_ROWS)
+    rows = rows.withColumn("headers", F.from_json("headers", HEADERS, {"maxStringLen": str(2**31 - 1)}))
     kind, appended_ms = F.col("kind"), F.col("appended_ms")
     delay = F.when(kind == REQUEST, delay_of(F.col("second"), appended_ms)).when(kind == COPY, "copy").otherwise("none")
     at = F.coalesce("second", F.floor(appended_ms / 1000))
@@ -100,6 +103,8 @@ def altered_seals(seals: DataFrame) -> DataFrame:
         partition int, offset bigint, last bigint, and names string: the wrong columns, comma separated.
     """
     judged = seals.where(F.col("value").isNotNull() | F.col("digests").isNotNull())
+    # A day of seals may be one file, so one core would parse them all.
+    judged = judged.repartition("offset")
     return judged.withColumn(_DAY_OF_LAST, _day_of(F.col("last"))).mapInArrow(_altered_batches, _ALTERED)
 
 
@@ -184,7 +189,10 @@ class _Judged(NamedTuple):
     asks: dict[str, Any] | None = None
 
 
-_HEADERS = to_arrow_type(HEADERS)
+# What Python returns of a record: its headers are JSON.
+_JUDGED_ROWS = StructType(
+    [StructField("headers", StringType()) if column.name == "headers" else column for column in _told(REQUESTS)]
+)
 _JUDGED_TYPES = {name: to_arrow_type(REQUESTS.columns[name].dataType) for name in _Judged._fields}
 
 
@@ -196,7 +204,7 @@ def _judged_batches(batches: Iterable[pa.RecordBatch], partitions: int) -> Itera
         if pc.any(is_copy).as_py():
             value = pc.if_else(is_copy, None, value)
         columns = [batch["partition"], batch["offset"], batch["appended_ms"], *columns, value]
-        columns += [batch["key"], batch["headers"].cast(_HEADERS), batch["digest"], pa.nulls(len(batch), pa.int64())]
+        columns += [batch["key"], batch["headers"], batch["digest"], pa.nulls(len(batch), pa.int64())]
         yield pa.RecordBatch.from_arrays(columns, names)
 
 
@@ -285,6 +293,12 @@ def _condition_of(future: Future, number: int) -> dict[str, Any]:
 # --- timer-sealed ----------------------------------------------------------------------------------------------------
 
 
+_FIELDS = {field.name for field in Sealed.DESCRIPTOR.fields}
+# Columns of `seals` that are fields of the message, as they are unless `_sealed` says otherwise.
+_COPIED = [name for name in SEALS.columns.names if name in _FIELDS - {"near", "far", "cancels"}]
+_copied_of = attrgetter(*_COPIED)
+
+
 def _sealed_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     told = _told(SEALS)
     names, kinds = [column.name for column in told], [to_arrow_type(column.dataType) for column in told]
@@ -300,7 +314,8 @@ def _altered_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBat
         altered: list[tuple[int, int, int, str]] = []
         for row in batch.to_pylist():
             told = _sealed(row["partition"], row["offset"], row["appended_ms"], row["value"]) or {}
-            other = [name for name in names if told.get(name) != row[name]]
+            is_same = len(told) == len(names) and told.items() <= row.items()
+            other = [] if is_same else [name for name in names if told.get(name) != row[name]]
             if row["day"] != row[_DAY_OF_LAST]:
                 other.append("day")
             if other:
@@ -315,7 +330,7 @@ def _sealed(partition: int, offset: int, appended_ms: int, value: bytes | None) 
     except WireError as error:
         log.warning("skipped: %s", error)
         return None
-    row = {field.name: getattr(seal, field.name) for field in seal.DESCRIPTOR.fields}
+    row = dict(zip(_COPIED, _copied_of(seal), strict=True))
     row["digest"] = signed(seal.fired_digest if seal.digests else seal.digest)
     row["previous"], row["value"] = seal.previous or None, value
     # The input of digests of a later version is not known here.

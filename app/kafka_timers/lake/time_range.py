@@ -12,7 +12,7 @@ from kafka_timers.core.wire import Topics
 from kafka_timers.errors import LakeError
 from kafka_timers.lake.conditions import days_about, has_conditions, history_of, in_force, verdicts_of
 from kafka_timers.lake.outcomes import intervals_of, outcomes_of, totals
-from kafka_timers.lake.schema import CANCEL, COPY, REQUESTS, SEALS, ends_ms
+from kafka_timers.lake.schema import CANCEL, COPY, REFUSED, REQUESTS, SEALS, ends_ms
 from kafka_timers.lake.tables import constant, read, read_positions, read_rejected, root_of
 from kafka_timers.settings import LakeSettings
 
@@ -59,6 +59,11 @@ class TimeRange:
     def outcomes(self, horizon_s: int | None = None) -> DataFrame:
         """Return the outcomes of the requests, see `outcomes_of`."""
         return outcomes_of(self.requests, self.intervals, self.rejected, horizon_s, self.keep)
+
+    def refused(self) -> DataFrame:
+        """Return those of `outcomes` that were refused when they were read, without computing the others."""
+        refused = self.requests.where(F.col("kind") == REFUSED)
+        return outcomes_of(refused, self.intervals, self.rejected)
 
 
 @contextmanager
