@@ -88,7 +88,7 @@ bench: $(INSTALLED) java ## Measure the service beside the plain broker, some te
 bench-questions: $(INSTALLED) java ## Measure what questions about waiting timers cost, some four minutes
 	PYTHONPATH=tests:tests/acceptance $(BIN)/python tests/bench/questions.py
 
-bench-lake: $(INSTALLED) java ## Measure the lake, some fifteen minutes; docs/lake.md tells of it
+bench-lake: $(INSTALLED) java ## Measure the lake, some forty minutes; docs/lake.md tells of it
 	PYTHONPATH=tests:tests/acceptance $(BIN)/python tests/bench/bench_lake.py --json docs/performance/lake.json
 
 bench-schedules: $(INSTALLED) java ## Measure the planning of a million recurring timers, some ten minutes

@@ -14,7 +14,6 @@ before each warm figure, since a JVM gets faster over some minutes.
                 seals a second of a whole audit
     query       seconds of a query of a lake with 20 million requests, made as for the audit: about one timer id, one
                 key, and one topic, of which there are four
-    wide        land 2,000,000 requests and promote 1,000,000, in 1,000 partitions
 
     bench_lake.py [--json FILE] [STEP ...]      without a STEP all of them, in their order
 """
@@ -31,13 +30,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import audit_load
 import parked
-from brokers import Outgoing, administering, publish
+from brokers import Outgoing, publish
 from load import producer
 from pyspark.sql import SparkSession
 from rich.console import Console
@@ -63,7 +62,6 @@ from kafka_timers.settings import LakeSettings
 RUNS = 3
 WARM_UPS = 2
 PARTITIONS = 8
-WIDE = 1_000
 MANY = 2_000_000
 FEW = 1_000
 # Key and value of a request on the log; the payload in it is random.
@@ -128,18 +126,18 @@ class Bench:
         records, took_s = max(batches)
         return time.monotonic() - start_s, records / took_s
 
-    async def publish(self, prefix: str, requests: Iterator[Outgoing], partitions: int = PARTITIONS) -> None:
+    async def publish(self, prefix: str, requests: Iterator[Outgoing]) -> None:
         """Make topics and publish to them, unless they are there from another step."""
-        if await topics.create(Kafka(self.bootstrap), prefix, partitions):
+        if await topics.create(Kafka(self.bootstrap), prefix, PARTITIONS):
             async with producer(self.bootstrap) as sender:
                 await publish(sender, Topics.of(prefix).requests, requests)
 
 
-def plain(count: int, first: int, spread_s: int, partitions: int = PARTITIONS) -> Iterator[Outgoing]:
+def plain(count: int, first: int, spread_s: int) -> Iterator[Outgoing]:
     """Return requests of random bytes, due in the *spread_s* seconds behind *first*."""
     rand = random.Random(1)
     for number in range(count):
-        yield (number // 500) % partitions, *_request(rand, number, first + rand.randrange(spread_s))
+        yield (number // 500) % PARTITIONS, *_request(rand, number, first + rand.randrange(spread_s))
 
 
 def named(count: int, first: int, spread_s: int) -> Iterator[Outgoing]:
@@ -201,40 +199,24 @@ def _bytes_each(spark: SparkSession, settings: LakeSettings) -> float:
 
 async def promote(bench: Bench) -> None:
     """Timers per second of one bucket, which is the same however many are parked beside it."""
-    for count in PARKED:
-        await _promote(bench, f"promote, {count:,} parked, 1/s", count, PARTITIONS)
-
-
-async def _promote(bench: Bench, figure: str, count: int, partitions: int) -> None:
     now = int(time.time())
     bucket = Bucket(now + HORIZON_S // 2, now + HORIZON_S // 2 + BUCKET_S - 1, HORIZON_S)
-    settings = bench.settings("")
-    due = range(bucket.first, bucket.last + 1)
-    parked.make(bench.spark, root_of(settings), count, partitions, due, IN_BUCKET)
-    await asyncio.to_thread(optimize, bench.spark, settings, now)
-    for number in range(WARM_UPS + RUNS):
-        # A new topic each time, so nothing of the bucket is there.
-        prefix = f"promote-{count}-{partitions}-{number}-"
-        ticks = ((partition, b"%d" % now, b"1", []) for partition in range(partitions))
-        await topics.create(Kafka(bench.bootstrap), prefix, partitions)
-        async with producer(bench.bootstrap) as sender:
-            await publish(sender, Topics.of(prefix).oscillator, ticks)
-        parked.landed(bench.spark, root_of(settings), Topics.of(prefix).requests, count, partitions)
-        rate = await asyncio.to_thread(_promoted, bench.spark, replace(settings, topic_prefix=prefix), bucket)
-        async with administering(bench.bootstrap) as admin:
-            await admin.delete_topics(list(astuple(Topics.of(prefix))))
-        if number >= WARM_UPS:
-            bench.note(figure, rate)
-
-
-async def wide(bench: Bench) -> None:
-    """Records per second with a thousand partitions."""
-    await bench.publish("wide-", plain(MANY, int(time.time()) + 2 * 86_400, 3_600, WIDE), WIDE)
-    for number in range(WARM_UPS + RUNS):
-        rate = (await bench.land(bench.settings("wide-")))[1]
-        if number >= WARM_UPS:
-            bench.note(f"land, {WIDE:,} partitions, 1/s", rate)
-    await _promote(bench, f"promote, {WIDE:,} partitions, 1/s", IN_BUCKET, WIDE)
+    for count in PARKED:
+        settings = bench.settings("")
+        due = range(bucket.first, bucket.last + 1)
+        parked.make(bench.spark, root_of(settings), count, PARTITIONS, due, IN_BUCKET)
+        await asyncio.to_thread(optimize, bench.spark, settings, now)
+        for number in range(WARM_UPS + RUNS):
+            # A new topic each time, so nothing of the bucket is there.
+            prefix = f"promote-{count}-{number}-"
+            await topics.create(Kafka(bench.bootstrap), prefix, PARTITIONS)
+            async with producer(bench.bootstrap) as sender:
+                ticks = [(partition, b"%d" % now, b"1", []) for partition in range(PARTITIONS)]
+                await publish(sender, Topics.of(prefix).oscillator, ticks)
+            parked.landed(bench.spark, root_of(settings), Topics.of(prefix).requests, count, PARTITIONS)
+            rate = await asyncio.to_thread(_promoted, bench.spark, replace(settings, topic_prefix=prefix), bucket)
+            if number >= WARM_UPS:
+                bench.note(f"promote, {count:,} parked, 1/s", rate)
 
 
 def _promoted(spark: SparkSession, settings: LakeSettings, bucket: Bucket) -> float:
@@ -291,7 +273,6 @@ STEPS: dict[str, Callable[[Bench], Awaitable[None]]] = {
     "promote": promote,
     "audit": audit,
     "query": query,
-    "wide": wide,
 }
 
 

@@ -224,7 +224,9 @@ def _plots(told: Audit) -> Sequence[Figure]:
             markersize=3 + width,
         )
     axes.set_xlim(limits)
-    axes.set_ylim(bottom=0)
+    most = max((row["lateness_max_ms"] for row in fired.values()), default=0)
+    # Room for the dots of the latest. Above 0 also where nothing was late.
+    axes.set_ylim(0, 1.1 * most or 1)
     axes.legend(frameon=False)
     drawn.append(figure)
 
