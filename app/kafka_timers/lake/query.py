@@ -127,13 +127,15 @@ def open_views(
     }
     asks_for_outcomes = not set(_OUTCOMES).isdisjoint(names)
     if asks_for_outcomes or REQUESTS.name in names:
-        requests, seals = (tables.read(spark, root, table) for table in (REQUESTS, SEALS))
+        requests = tables.read(spark, root, REQUESTS)
         if only:
             rows = records_of(requests, only)
             requests = tables.constant(spark, [tuple(row.values()) for row in rows], REQUESTS.columns)
-            seals = seals.where(F.col("partition").isin({row["partition"] for row in rows}))
         views[REQUESTS.name] = _timers(with_contents(requests))
         if asks_for_outcomes:
+            seals = tables.read(spark, root, SEALS)
+            if only:
+                seals = seals.where(F.col("partition").isin({row["partition"] for row in rows}))
             own = tables.read_rejected(spark, root, Topics.of(settings.topic_prefix).requests).drop("appended_ms")
             views |= _outcomes(requests, seals, own, only)
     made = [name for name in VIEWS if name in views and name in names]

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import aiohttp
 
@@ -185,9 +185,10 @@ class Workers:
         asked = sorted({url for number in numbers if (url := addresses[number])})
         params = {name: str(value) for name, value in given.items() if value is not None}
         replies = await asyncio.gather(*(self._ask_one(url + path, params) for url in asked))
+        refusals = [reply for reply in replies if isinstance(reply, QueryError)]
         # A worker of another version may refuse what the others answer.
-        if replies and all(isinstance(reply, QueryError) for reply in replies):
-            raise cast("QueryError", replies[0])
+        if refusals and len(refusals) == len(replies):
+            raise refusals[0]
         by_url = dict(zip(asked, replies, strict=True))
         unknown = {}
         for number in numbers:
