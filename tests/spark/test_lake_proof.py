@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from lake_rows import told
+from lake_tables import completed
 from pyspark.sql import DataFrame, SparkSession
 
 from kafka_timers.core.sums import ReadSums, Sum
 from kafka_timers.core.wire import Sealed
-from kafka_timers.lake.proof import broken_links, counted_between, digest_of_record, unread
+from kafka_timers.lake.proof import broken_links, counted_between, digest_of_record, tallied, unread
 from kafka_timers.lake.records import seals_of
+from kafka_timers.lake.schema import REQUESTS
 
 VECTORS = json.loads((Path(__file__).parents[2] / "docs/wire-vectors.json").read_text())["digests"]
 RECORD = (
@@ -20,6 +22,7 @@ RECORD = (
     "headers array<struct<key string, value binary>>"
 )
 COLUMNS = "partition int, offset bigint, kind string, digest bigint"
+SPANS = "partition int, since bigint, to bigint"
 
 
 def bytes_of(text: str | None) -> bytes | None:
@@ -150,8 +153,10 @@ CASES: list[tuple[str, Any, Any, dict[int, str]]] = [
 def test_lost_and_extra_records_of_the_lake_are_found_in_the_seal_that_counts_them(spark: SparkSession) -> None:
     chains = [chain(number).values for number, (_, chain, _, _) in enumerate(CASES)]
     rows = [row for number, (_, _, lake, _) in enumerate(CASES) for row in lake(number)]
-    requests = spark.createDataFrame(rows, COLUMNS)
-    found = unread(counted_between(seals(spark, *chains)), requests, lambda frame: frame.persist())
+    requests = completed(spark.createDataFrame(rows, COLUMNS), REQUESTS)
+    counted, none = counted_between(seals(spark, *chains)), spark.createDataFrame([], SPANS)
+    tally = tallied(counted, requests, none, DataFrame.persist)
+    found = unread(counted, tally, requests, DataFrame.persist)
     by_case: dict[str, dict[int, str]] = {name: {} for name, *_ in CASES}
     for row in found.collect():
         by_case[CASES[row["partition"]][0]][row["second"]] = row["detail"]

@@ -3,15 +3,18 @@
 from datetime import UTC, datetime
 from types import SimpleNamespace
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 from pyspark.testing import assertDataFrameEqual
 
 from kafka_timers.core.digests import callback_hash_of
 from kafka_timers.core.sums import hash_of_record
-from kafka_timers.core.wire import Condition, Copy, Future, Sealed
+from kafka_timers.core.wire import SECOND_LIMIT, Condition, Copy, Future, Sealed
+from kafka_timers.lake.folders import folders_of
 from kafka_timers.lake.records import rejected_of, requests_of, seals_of
-from kafka_timers.lake.schema import REJECTED, REQUESTS, SEALS
+from kafka_timers.lake.schema import COPY, DELAYS_S, REJECTED, REQUEST, REQUESTS, SEALS, delay_of, due_of
 from kafka_timers.v1.sealed_pb2 import Records
 
 NOW = 1_800_000_000  # 2027-01-15 08:00:00
@@ -103,6 +106,27 @@ def test_requests_cancels_copies_and_refused_records_become_rows(spark: SparkSes
         ", ".join(f"`{each.name}` {each.dataType.simpleString()}" for each in REQUESTS.columns)
     )
     assertDataFrameEqual(rows, spark.createDataFrame(wanted, nullable))
+
+
+def test_folders_of_a_batch_are_those_that_spark_computes(spark: SparkSession) -> None:
+    waits = [-NOW, -1, 0, *(longest_s + more for longest_s in DELAYS_S.values() for more in (-1, 0, 1)), 2**36]
+    moments = [0, 999, 1_000, DAY_S * 1_000 - 1, NOW * 1_000 + 500]
+    # The least time that Kafka knows, and the last second that a request may ask for.
+    moments.append(-1)
+    rows = [
+        (kind, None if wait is None else max(0, min(ms // 1000 + wait, SECOND_LIMIT - 1)), ms)
+        for ms in moments
+        for kind, wait in [*(("request", each) for each in waits), ("copy", DAY_S), ("cancel", None), ("refused", None)]
+    ]
+    told = spark.createDataFrame(rows, "kind string, second bigint, appended_ms bigint")
+    delay = F.when(F.col("kind") == REQUEST, delay_of(F.col("second"), F.col("appended_ms")))
+    delay = delay.when(F.col("kind") == COPY, COPY).otherwise("none")
+    due = due_of(F.coalesce("second", F.floor(F.col("appended_ms") / 1000)), delay)
+    columns = zip(*told.withColumns({"delay": delay, "due": due}).collect(), strict=True)
+    kind, second, appended_ms, *wanted = (list(column) for column in columns)
+    found = folders_of(pa.array(kind), pa.array(second, pa.int64()), pa.array(appended_ms, pa.int64()))
+    assert [each.to_pylist() for each in found] == wanted
+    assert {len(each) for each in wanted[1]} == {4, 7, 10}
 
 
 def test_seals_become_rows_and_other_records_are_skipped(spark: SparkSession) -> None:

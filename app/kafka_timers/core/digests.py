@@ -14,6 +14,7 @@ alone.
 
 from collections.abc import Iterable, Sequence
 from itertools import repeat, starmap
+from operator import attrgetter
 
 from xxhash import xxh64_intdigest
 
@@ -26,6 +27,8 @@ __all__ = ["callback_hash", "callback_hash_of", "plain_hashes", "signed", "tombs
 _UNNAMED = b""
 _TOKEN, _ID = TOKEN_HEADER.encode(), ID_HEADER.encode()
 _TOKEN_SIZE, _ID_SIZE = len(_TOKEN), len(_ID)
+# Many requests are due in the same seconds: those of some hours are kept.
+_SECONDS_MAX = 50_000
 
 
 def callback_hash(key: bytes | None, value: bytes | None, headers: Iterable[tuple[str, bytes | None]]) -> int:
@@ -66,14 +69,14 @@ def plain_hashes(
         ids: their timer ids; empty if none has one.
         have_tokens: whether any of them has a token.
     """
-    keys = [future.callBackKey.encode() for future in futures]
-    values = [future.callBack for future in futures]
+    keys = list(map(str.encode, map(attrgetter("callBackKey"), futures)))
+    values = map(attrgetter("callBack"), futures)
     all_keyed = all(keys)
     heads: Iterable[int]
     if all_keyed and not ids and not have_tokens:
-        heads = map(_Heads().__getitem__, seconds)
+        heads = map(_heads.__getitem__, seconds)
     else:
-        ends = map(_Ends().__getitem__, seconds)
+        ends = map(_end_of, seconds)
         names = [b"%d:%d:%b%b" % (_ID_SIZE, len(each), _ID, each) if each else b"" for each in ids] or repeat(b"")
         if have_tokens:
             tokens = (future.token.encode() for future in futures)
@@ -96,20 +99,23 @@ def signed(digest: int) -> int:
     return digest - ((digest >> 63) << 64)
 
 
-class _Ends(dict[int, bytes]):
-    """The last of the service's own headers, the same for every callback of a second."""
-
-    def __missing__(self, second: int) -> bytes:
-        self[second] = end = _header(EXPIRY_HEADER, b"%d" % second) + _header(REQUEST_HEADER, _UNNAMED)
-        return end
-
-
 class _Heads(dict[int, int]):
     """The hash of the head for each second, for callbacks with a key and no other headers."""
 
     def __missing__(self, second: int) -> int:
-        self[second] = head = xxh64_intdigest(b"kv;" + _Ends()[second], SEED)
+        if len(self) >= _SECONDS_MAX:
+            self.clear()
+        self[second] = head = xxh64_intdigest(b"kv;" + _end_of(second), SEED)
         return head
+
+
+_heads = _Heads()
+
+
+def _end_of(second: int) -> bytes:
+    """Return the last of the service's own headers, the same for every callback of a second."""
+    digits = b"%d" % second
+    return _END % (len(digits), digits)
 
 
 def _present(key: bytes | None, value: bytes | None) -> bytes:
@@ -121,3 +127,7 @@ def _header(name: str, value: bytes | None) -> bytes:
     if value is None:
         return b"%d:-:%b" % (len(raw), raw)
     return b"%d:%d:%b%b" % (len(raw), len(value), raw, value)
+
+
+# To be completed with length and digits of the second.
+_END = b"%d:%%d:%b%%b%b" % (len(EXPIRY_HEADER), EXPIRY_HEADER.encode(), _header(REQUEST_HEADER, _UNNAMED))

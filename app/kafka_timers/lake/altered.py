@@ -11,7 +11,7 @@ from operator import or_
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from kafka_timers.lake.proof import digest_of_record
+from kafka_timers.lake.proof import digest_of_record, is_altered
 from kafka_timers.lake.records import altered_seals, requests_of
 from kafka_timers.lake.schema import COPY, REQUESTS
 
@@ -41,14 +41,12 @@ def altered_records(requests: DataFrame) -> DataFrame:
     Return a finding for each row of *requests* whose key, value or headers do not match its digest.
 
     Args:
-        requests: rows of `requests`. Skipped are copies, which have no value, forgotten rows, and rows landed by an
-            earlier version, which have no digest.
+        requests: rows of `requests`. Those for which this is not known are skipped, see `is_altered`.
 
     Returns:
         kind string (altered), partition int, offset bigint, second bigint, detail string.
     """
-    known = _known(requests)
-    wrong = known.where(digest_of_record() != F.col("digest"))
+    wrong = requests.where(is_altered())
     return _findings(wrong, F.lit("its key, value, headers or append time are not those of the record that was landed"))
 
 
@@ -65,7 +63,7 @@ def altered_rows(requests: DataFrame, partitions: int) -> DataFrame:
     Returns:
         kind string (altered), partition int, offset bigint, second bigint, detail string.
     """
-    known = _known(requests).where(digest_of_record() == F.col("digest"))
+    known = requests.where((F.col("kind") != COPY) & (digest_of_record() == F.col("digest")))
     records = known.withColumn("timestamp", F.timestamp_millis("appended_ms"))
     names = [name for name in REQUESTS.columns.names if name not in (*_REQUEST, "appended_ms", "value")]
     anew = requests_of(records, partitions).select(*_REQUEST, *(F.col(name).alias(f"anew_{name}") for name in names))
@@ -74,13 +72,6 @@ def altered_rows(requests: DataFrame, partitions: int) -> DataFrame:
     other = F.array_join(F.array(*(F.when(each, F.lit(name)) for name, each in differs.items())), ", ")
     wrong = both.where(reduce(or_, differs.values())).withColumn("names", other)
     return _findings(wrong, F.format_string("its record says something else of %s", "names"))
-
-
-def _known(requests: DataFrame) -> DataFrame:
-    has_bytes = F.coalesce(F.col("value"), F.col("key")).isNotNull() | F.col("headers").isNotNull()
-    # A record without any bytes has nothing to forget.
-    is_forgotten = F.col("forgotten_s").isNotNull() & ~has_bytes & (digest_of_record() != F.col("digest"))
-    return requests.where(F.col("digest").isNotNull() & (F.col("kind") != COPY) & ~is_forgotten)
 
 
 def _findings(wrong: DataFrame, detail: Column) -> DataFrame:

@@ -29,7 +29,7 @@ from kafka_timers.lake.findings import (
     unrejected,
 )
 from kafka_timers.lake.outcomes import last_second
-from kafka_timers.lake.proof import broken_links, counted_between, unread
+from kafka_timers.lake.proof import broken_links, counted_between, records_in, tallied, unread
 from kafka_timers.lake.schema import AUDIT_FINDINGS, AUDIT_SECONDS, REQUESTS, due_of, ends_ms
 from kafka_timers.lake.service import Service
 from kafka_timers.lake.tables import append, read, read_rejected, root_of
@@ -245,16 +245,19 @@ def _proof_of(spark: SparkSession, root: str, within: TimeRange, partitions: int
 
     If *partitions* is given, each request is judged again, as one of a topic with that many partitions.
     """
-    counted = counted_between(within.seals)
+    requests = read(spark, root, REQUESTS)
     # The seal before the time range counts the requests below the first fence.
-    yield unread(counted.where(F.col("last") >= within.first), read(spark, root, REQUESTS), within.keep)
+    counted = counted_between(within.seals).where(F.col("last") >= within.first)
+    appended = within.keep(within.appended)
+    tally = tallied(counted, requests, appended, within.keep)
+    yield unread(counted, tally, requests, within.keep)
     yield broken_links(within.seals).where(F.col("second") >= within.first)
     # Selected by either column, because one of them may have been changed.
     yield altered_seal_rows(within.seals.where((F.col("last") >= within.first) | (ends_ms() > within.first * 1000)))
-    appended = within.appended()
-    yield altered_records(appended)
+    if tally.may_be_altered:
+        yield altered_records(records_in(requests, appended))
     if partitions is not None:
-        yield altered_rows(appended, partitions)
+        yield altered_rows(records_in(requests, appended), partitions)
 
 
 def _unchecked(coverage: Coverage, wanted: _Wanted) -> list[str]:

@@ -136,7 +136,7 @@ def forecast(
     # The last second in which all partitions are done.
     since = end_ms // 1000 - 1
     until = since + ahead_s
-    requests = requests_of(read(spark, root, REQUESTS), seals, since, fence, until)
+    requests = requests_of(read(spark, root, REQUESTS), seals, since, fence, until).requests
     waiting = pending(requests, recent).where(F.col("second").between(since + 1, until))
     waiting = waiting.where(F.col("topic").rlike(fnmatch.translate(topic)))
     # Computed once; everything else follows from it.

@@ -248,8 +248,8 @@ def _append(settings: LakeSettings, root: str, source: _Source, batch: DataFrame
     records = sum(end - before.get(partition, 0) for partition, end in ends.items())
     tasks = spark.sparkContext.defaultParallelism
     gather = records < tasks * _GATHERED_RECORDS
-    rows = source.rows_of(batch if gather else batch.coalesce(tasks))
-    tables.append(rows, root, source.table, name, number, gather=gather)
+    rows = source.rows_of(batch)
+    tables.append(rows if gather else rows.coalesce(tasks), root, source.table, name, number, gather=gather)
     # Not from the rows: a position also passes records that no reader sees: aborted ones and transaction markers.
     told = [(source.topic, int(partition), end, source.topic_id) for partition, end in ends.items()]
     positions = tables.constant(spark, told, "topic string, partition int, position bigint, topic_id string")

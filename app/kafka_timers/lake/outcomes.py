@@ -135,6 +135,8 @@ def outcomes_of(
     intervals: DataFrame,
     rejected: DataFrame,
     horizon_s: int | None = None,
+    *,
+    changes: DataFrame | None = None,
     keep: Callable[[DataFrame], DataFrame] = lambda frame: frame,
     also: Sequence[str] = (),
 ) -> DataFrame:
@@ -147,6 +149,8 @@ def outcomes_of(
             belongs to it.
         rejected: partition int, offset bigint and reason string of requests that went to timer-rejected.
         horizon_s: horizon of the workers in seconds; None for the one in the seals.
+        changes: those of *requests* that may change one: all copies, and all records of each timer id that has several;
+            None if that is not known.
         keep: called with each frame that the requests are joined with; may compute and cache it. A small frame, as most
             are, can then be sent to the requests, and none of these is moved.
         also: more columns of the requests to return.
@@ -174,19 +178,21 @@ def outcomes_of(
         asked_ms().alias("asked_ms"),
         *also,
     )
-    moments = timers.select("partition", F.col("asked_ms").alias("at")).distinct()
-    found = first_interval(moments, intervals, F.col("end_ms") - 1).withColumnRenamed("at", "asked_ms")
-    seen = timers.join(keep(_marks(requests, rejected, millis_from_of(intervals))), [*_REQUEST], "left")
-    seen = seen.join(keep(found), ["partition", "asked_ms"], "left")
-    far = by_seal("interval") if horizon_s is None else waits_longer(F.lit(horizon_s))
-    seen = seen.withColumn("far", far).withColumn("at", F.when(far, F.col("copied_at")).otherwise(F.col("offset")))
+    moments = timers.groupBy("partition", F.col("asked_ms").alias("at")).agg(
+        *(F.min(name).alias(f"min_{name}") for name in ("offset", "appended_ms")), F.max("offset").alias("max_offset")
+    )
+    found = keep(first_interval(moments, intervals, F.col("end_ms") - 1).withColumnRenamed("at", "asked_ms"))
+    marks = keep(_marks(requests if changes is None else changes, rejected, millis_from_of(intervals)))
     behind = F.coalesce(F.col("at") >= F.col("interval.fence"), F.lit(False))
+    sealed = _seen(timers, marks, found, horizon_s).where(~behind).withColumn("late", F.lit(False))
+    # Few moments have timers behind their fence, so few timers are joined twice.
+    maybe = found.where(_may_lie_behind(horizon_s)).select("partition", "asked_ms")
+    late = _seen(timers.join(maybe, ["partition", "asked_ms"], "semi"), marks, found, horizon_s).where(behind)
     refused = requests.where(F.col("kind") == REFUSED).select(
         *_REQUEST, "appended_ms", "reason", F.lit(False).alias("far"), F.col("offset").alias("at")
     )
-    late = seen.where(behind).drop("interval").withColumn("late", F.lit(True))
+    late = late.drop("interval").withColumn("late", F.lit(True))
     late = late.unionByName(refused.withColumn("late", F.lit(False)), allowMissingColumns=True)
-    sealed = seen.where(~behind).withColumn("late", F.lit(False))
     # Compared with the fence minus one, because a request at the fence lies behind it.
     sealed = sealed.unionByName(first_interval(late, intervals, F.col("fence") - 1))
     fence = F.when(F.col("at").isNotNull(), F.col("interval.fence"))
@@ -211,6 +217,24 @@ def outcomes_of(
         F.col("interval.appended_ms").alias("seal_appended_ms"),
         *also,
     )
+
+
+def _seen(timers: DataFrame, marks: DataFrame, found: DataFrame, horizon_s: int | None) -> DataFrame:
+    """Return *timers*, each with its marks, with the interval of its moment, and the offset at which workers got it."""
+    seen = timers.join(marks, [*_REQUEST], "left")
+    seen = seen.join(found.select("partition", "asked_ms", "interval"), ["partition", "asked_ms"], "left")
+    far = by_seal("interval") if horizon_s is None else waits_longer(F.lit(horizon_s))
+    return seen.withColumn("far", far).withColumn("at", F.when(far, F.col("copied_at")).otherwise(F.col("offset")))
+
+
+def _may_lie_behind(horizon_s: int | None) -> Column:
+    """Return a column: whether timers of a moment, with the bounds that it has, may lie behind its interval's fence."""
+    horizon = F.col("interval.horizon_s") if horizon_s is None else F.lit(horizon_s)
+    longest_s = F.floor(F.col("asked_ms") / 1000) - F.floor(F.col("min_appended_ms") / 1000)
+    may_be_far = (horizon > 0) & (longest_s > horizon)
+    if horizon_s is None:
+        may_be_far |= F.col("min_offset") < F.col("interval.horizon_from")
+    return may_be_far | (F.col("max_offset") >= F.col("interval.fence"))
 
 
 def fires(outcomes: DataFrame) -> DataFrame:

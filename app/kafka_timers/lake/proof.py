@@ -7,23 +7,50 @@ a request that the lake has lost is missed long before it is due. Each seal also
 be removed, moved or rewritten.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import reduce
+from operator import add
+from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from kafka_timers.core.sums import VERSION
-from kafka_timers.lake.schema import CANCEL, FINDING
+from kafka_timers.lake.schema import CANCEL, COPY, FINDING
 from kafka_timers.lake.tables import constant
 
-__all__ = ["broken_links", "counted_between", "digest_of_record", "unread"]
+__all__ = [
+    "Tally",
+    "broken_links",
+    "counted_between",
+    "digest_of_record",
+    "digest_without_headers",
+    "is_altered",
+    "records_in",
+    "tallied",
+    "unread",
+]
 
-_NO_KEY, _NO_VALUE = 1 << 32, 1 << 33
+# What is added to the partition if one is missing.
+_LACKS = {"key": 1 << 32, "value": 1 << 33}
+_HASHED = ("offset", "appended_ms", "key", "value")
 _UNREADABLE = "\ufffd"
 _RUN = ("partition", "read_from")
 _HAS = ("has", "has_cancels", "has_digest")
 # Shown hexadecimal digits of a SHA-256.
 _SHOWN = 16
+
+
+def records_in(requests: DataFrame, spans: DataFrame) -> DataFrame:
+    """
+    Return the *requests* in *spans*.
+
+    Args:
+        requests: rows of `requests`.
+        spans: partition int, since bigint (the first offset) and to bigint (the offset behind the last one), and other
+            columns, which the requests get.
+    """
+    return _between(requests, spans).join(F.broadcast(spans), "partition").where(_lies_in()).drop("since", "to")
 
 
 def digest_of_record() -> Column:
@@ -33,9 +60,6 @@ def digest_of_record() -> Column:
     The record has the columns partition int, offset bigint, appended_ms bigint, key binary, value binary and headers
     array<struct<key string, value binary>>, null if it has no headers.
     """
-    lacks = F.when(F.col("key").isNull(), _NO_KEY).otherwise(0) + F.when(F.col("value").isNull(), _NO_VALUE).otherwise(
-        0
-    )
     headers = F.transform(
         "headers",
         lambda each: F.struct(
@@ -44,9 +68,38 @@ def digest_of_record() -> Column:
             each["value"].isNull(),
         ),
     )
-    hashed = (F.col("partition").cast("bigint") + lacks, "offset", "appended_ms", "key", "value")
-    # Null adds nothing. Few records have headers, and Spark does not compile what it calls for each element.
-    return F.when(F.col("headers").isNull(), F.xxhash64(*hashed)).otherwise(F.xxhash64(*hashed, headers))
+    return F.when(F.col("headers").isNull(), digest_without_headers()).otherwise(F.xxhash64(*_hashed(), headers))
+
+
+def digest_without_headers() -> Column:
+    """Return the same for a record without headers, many times faster: Spark compiles no expression over an array."""
+    return F.xxhash64(*_hashed())
+
+
+def _hashed() -> list[Column]:
+    lacks = [F.when(F.col(name).isNull(), lack).otherwise(0) for name, lack in _LACKS.items()]
+    return [reduce(add, lacks, F.col("partition").cast("bigint")), *map(F.col, _HASHED)]
+
+
+def is_altered() -> Column:
+    """
+    Return a column: whether key, value, headers or append time of a row of `requests` do not match its digest.
+
+    It is false of copies, which have no value, of forgotten rows, and of those landed by an earlier version, which have
+    no digest.
+    """
+    return _has_own_digest() & (digest_of_record() != F.col("digest"))
+
+
+def _may_be_altered() -> Column:
+    """Return a column: false of all rows without headers that are not altered."""
+    return _has_own_digest() & (F.col("headers").isNotNull() | (digest_without_headers() != F.col("digest")))
+
+
+def _has_own_digest() -> Column:
+    has_bytes = F.coalesce("value", "key").isNotNull() | F.col("headers").isNotNull()
+    is_forgotten = F.col("forgotten_s").isNotNull() & ~has_bytes
+    return F.col("digest").isNotNull() & (F.col("kind") != COPY) & ~is_forgotten
 
 
 def counted_between(seals: DataFrame) -> DataFrame:
@@ -84,52 +137,84 @@ def counted_between(seals: DataFrame) -> DataFrame:
     )
 
 
-def unread(counted: DataFrame, requests: DataFrame, keep: Callable[[DataFrame], DataFrame]) -> DataFrame:
+class Tally(NamedTuple):
     """
-    Return a finding for each seal whose count since the seal before it differs from the lake's records.
+    The records that seals count, and those that the lake has of them.
+
+    Attributes:
+        runs: a row for all seals that count from one offset, which follow each other without a gap: partition int,
+            read_from bigint, since bigint, to bigint, counted bigint and digest bigint.
+        has: partition int, read_from bigint (null for records that no seal counts), number and digest of the records.
+        may_be_altered: whether `altered.altered_records` may find any of the records.
+    """
+
+    runs: DataFrame
+    has: DataFrame
+    may_be_altered: bool
+
+
+def tallied(
+    counted: DataFrame, requests: DataFrame, appended: DataFrame, keep: Callable[[DataFrame], DataFrame]
+) -> Tally:
+    """
+    Count the lake's records and check their digests, in one pass.
 
     Args:
         counted: rows of `counted_between`.
-        requests: partition int, offset bigint, kind string and digest bigint of `requests`. Rows landed by an earlier
-            version have no digest, and seals that count any of them are not judged. A row without a digest behind a row
-            that has one is judged.
+        requests: all rows of `requests`.
+        appended: partition int, since bigint and to bigint: offsets of further records whose digests are checked.
         keep: see `TimeRange`.
-
-    Returns:
-        kind string (unread), partition int, offset bigint (null), second bigint, detail string.
     """
-    # Seals that count from one offset follow each other without a gap, so one look at the lake covers all of them.
-    runs = counted.groupBy("partition", "read_from").agg(
+    runs = counted.groupBy(*_RUN).agg(
         F.min("since").alias("since"),
         F.max("fence").alias("to"),
         F.sum("counted").alias("counted"),
         F.sum("digest").alias("digest"),
     )
     runs = keep(runs)
-    first, behind = runs.agg(F.min("since"), F.max("to")).collect()[0]
-    if first is None:
-        return _none(counted)
-    # In a form that lets Delta skip files by their offset statistics.
-    near = requests.where((F.col("offset") >= first) & (F.col("offset") < behind))
-    near = near.withColumnsRenamed({"digest": "has_digest"}).join(runs.select(*_RUN, "since", "to"), "partition")
-    near = near.where((F.col("offset") >= F.col("since")) & (F.col("offset") < F.col("to")))
-    both = runs.join(_had(near, *_RUN), [*_RUN], "left").fillna(0, ["has", "has_digest"])
+    spans = runs.select("partition", "since", "to").unionByName(appended)
+    of_run = runs.select(F.col("partition").alias("of"), "read_from", "since", "to")
+    near = _between(requests, spans)
+    near = near.join(F.broadcast(of_run), (F.col("partition") == F.col("of")) & _lies_in(), "left")
+    near = near.drop("of", "since", "to").join(F.broadcast(appended), "partition", "left")
+    near = near.where(F.col("read_from").isNotNull() | _lies_in()).withColumn("has_digest", F.col("digest"))
+    has = keep(_had(near, _RUN, F.count_if(_may_be_altered()).alias("suspects")))
+    return Tally(runs, has, not has.where("suspects > 0").isEmpty())
+
+
+def unread(counted: DataFrame, tally: Tally, requests: DataFrame, keep: Callable[[DataFrame], DataFrame]) -> DataFrame:
+    """
+    Return a finding for each seal whose count since the seal before it differs from the lake's records.
+
+    Args:
+        counted: rows of `counted_between`.
+        tally: what `tallied` returns for these.
+        requests: all rows of `requests`. Rows landed by an earlier version have no digest, and seals that count any of
+            them are not judged. A row without a digest behind a row that has one is judged.
+        keep: see `TimeRange`.
+
+    Returns:
+        kind string (unread), partition int, offset bigint (null), second bigint, detail string.
+    """
+    both = tally.runs.join(tally.has, [*_RUN], "left").fillna(0, ["has", "has_digest"])
     is_known = F.col("unknown_to").isNull() | (F.col("known_from") < F.col("unknown_to"))
     # All rows landed by an earlier version lie before the others.
     told_from = F.when(F.col("has_from") < F.col("known_from"), F.col("known_from")).alias("told_from")
-    wrong = keep(both.where(_differs() & is_known).select(*_RUN, told_from))
+    wrong = keep(both.where(_differs() & is_known).select(*_RUN, "since", "to", told_from))
     if wrong.isEmpty():
         return _none(counted)
     # Find the seals that differ.
-    counted = counted.join(wrong, [*_RUN]).where(F.col("told_from").isNull() | (F.col("since") >= F.col("told_from")))
+    counted = counted.join(wrong.select(*_RUN, "told_from"), [*_RUN])
+    counted = counted.where(F.col("told_from").isNull() | (F.col("since") >= F.col("told_from")))
     marks = counted.select(*_RUN, (F.col("fence") - 1).alias("offset"), "fence").distinct()
     # A row comes before the seal whose fence lies right behind it.
     order = Window.partitionBy(*_RUN).orderBy("offset", F.asc_nulls_first("fence"))
     behind_it = order.rowsBetween(Window.currentRow, Window.unboundedFollowing)
-    rows = near.join(wrong, [*_RUN]).select(*_RUN, "offset", "kind", "has_digest", F.lit(True).alias("is_row"))
+    near = records_in(requests, wrong.select(*_RUN, "since", "to"))
+    rows = near.select(*_RUN, "offset", "kind", F.col("digest").alias("has_digest"), F.lit(True).alias("is_row"))
     rows = rows.unionByName(marks, allowMissingColumns=True)
     rows = rows.withColumn("fence", F.first("fence", ignorenulls=True).over(behind_it)).where("is_row")
-    has = _had(rows, *_RUN, "fence")
+    has = _had(rows, (*_RUN, "fence"))
     told = counted.join(has, [*_RUN, "fence"], "left").fillna(0, [*_HAS])
     # Of several seals with one fence, the first one counts the records below it.
     told = told.withColumns({name: F.when(F.col("since") < F.col("fence"), F.col(name)).otherwise(0) for name in _HAS})
@@ -189,9 +274,20 @@ def broken_links(seals: DataFrame) -> DataFrame:
     )
 
 
-def _had(rows: DataFrame, *by: str) -> DataFrame:
+def _between(requests: DataFrame, spans: DataFrame) -> DataFrame:
+    # In a form that lets Delta skip files by their offset statistics.
+    [(first, behind)] = spans.agg(F.min("since"), F.max("to")).collect()
+    return requests.where((F.col("offset") >= F.lit(first)) & (F.col("offset") < F.lit(behind)))
+
+
+def _lies_in() -> Column:
+    return (F.col("offset") >= F.col("since")) & (F.col("offset") < F.col("to"))
+
+
+def _had(rows: DataFrame, by: Sequence[str], *more: Column) -> DataFrame:
     """Return number and digest of *rows* by the columns *by*."""
     return rows.groupBy(*by).agg(
+        *more,
         F.count(F.lit(1)).alias("has"),
         F.count_if(F.col("kind") == CANCEL).alias("has_cancels"),
         F.min("offset").alias("has_from"),

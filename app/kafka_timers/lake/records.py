@@ -6,8 +6,10 @@ either. A whole batch is judged at once if all its records are usual; the result
 test_batches_are_judged_as_their_records_are.
 """
 
+import json
 import logging
-from collections.abc import Iterable, Iterator
+from base64 import b64decode
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -17,18 +19,19 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import StructType
 
 from kafka_timers.core.callbacks import Shown
 from kafka_timers.core.digests import callback_hash_of, plain_hashes, signed, tombstone_hash
 from kafka_timers.core.refused import Reason
 from kafka_timers.core.routing import hash_of
-from kafka_timers.core.sums import ReadSums
+from kafka_timers.core.sums import ReadSums, hash_of_record
 from kafka_timers.core.verdicts import dues_of, expected_in, judged, screened
 from kafka_timers.core.wire import Condition, Future, Sealed, end_ms_of, first_ms_of, is_complete, sealed_from
 from kafka_timers.errors import WireError
 from kafka_timers.lake.arrow import record_batch
-from kafka_timers.lake.proof import digest_of_record
+from kafka_timers.lake.folders import folders_of
+from kafka_timers.lake.proof import digest_without_headers
 from kafka_timers.lake.schema import (
     CANCEL,
     COPY,
@@ -38,8 +41,6 @@ from kafka_timers.lake.schema import (
     REQUEST,
     REQUESTS,
     SEALS,
-    Table,
-    delay_of,
     due_of,
 )
 
@@ -66,15 +67,11 @@ def requests_of(records: DataFrame, partitions: int) -> DataFrame:
         the columns of `requests`.
     """
     told = records.select("partition", "offset", _appended_ms(), "key", "value", "headers")
-    # Headers pass through Python as JSON: for each row, Spark measures the whole batch of a nested column.
-    packed = F.when(F.col("headers").isNotNull(), F.to_json("headers"))
-    rows = told.withColumn("digest", digest_of_record()).withColumn("headers", packed)
-    rows = rows.mapInArrow(partial(_judged_batches, partitions=partitions), _JUDGED_ROWS)
-    rows = rows.withColumn("headers", F.from_json("headers", HEADERS, {"maxStringLen": str(2**31 - 1)}))
-    kind, appended_ms = F.col("kind"), F.col("appended_ms")
-    delay = F.when(kind == REQUEST, delay_of(F.col("second"), appended_ms)).when(kind == COPY, "copy").otherwise("none")
-    at = F.coalesce("second", F.floor(appended_ms / 1000))
-    return rows.withColumn("delay", delay).withColumn("due", due_of(at, F.col("delay")))
+    # Headers go to Python as JSON: for each row, Spark measures the whole batch of a nested column. Python hashes the
+    # records that have some, because Spark compiles nothing beside an expression over an array.
+    plain, packed = F.col("headers").isNull(), F.to_json("headers")
+    rows = told.withColumns({"digest": F.when(plain, digest_without_headers()), "headers": F.when(~plain, packed)})
+    return rows.mapInArrow(partial(_judged_batches, partitions=partitions), REQUESTS.columns)
 
 
 def seals_of(records: DataFrame) -> DataFrame:
@@ -88,7 +85,8 @@ def seals_of(records: DataFrame) -> DataFrame:
         the columns of `seals`.
     """
     told = records.select("offset", "partition", _appended_ms(), "value")
-    rows = told.mapInArrow(_sealed_batches, StructType(_told(SEALS)))
+    # The day follows from the others, and is computed in Spark.
+    rows = told.mapInArrow(_sealed_batches, StructType(_SEAL_COLUMNS))
     return rows.withColumn("day", _day_of(F.col("last")))
 
 
@@ -152,11 +150,6 @@ def _appended_ms() -> Column:
     return F.unix_millis("timestamp").alias("appended_ms")
 
 
-def _told(table: Table) -> list[Any]:
-    # The columns that a table is partitioned by follow from the others, and are computed in Spark.
-    return [column for column in table.columns if column.name not in table.partitioned_by]
-
-
 # --- timer-request ---------------------------------------------------------------------------------------------------
 
 
@@ -167,6 +160,7 @@ class _Asked(NamedTuple):
     value: bytes | None
     offset: int
     timestamp: int = -1
+    headers: Sequence[tuple[str, bytes | None]] = ()
 
 
 class _Judged(NamedTuple):
@@ -189,23 +183,40 @@ class _Judged(NamedTuple):
     asks: dict[str, Any] | None = None
 
 
-# What Python returns of a record: its headers are JSON.
-_JUDGED_ROWS = StructType(
-    [StructField("headers", StringType()) if column.name == "headers" else column for column in _told(REQUESTS)]
-)
+_HEADERS_TYPE = to_arrow_type(HEADERS)
 _JUDGED_TYPES = {name: to_arrow_type(REQUESTS.columns[name].dataType) for name in _Judged._fields}
 
 
 def _judged_batches(batches: Iterable[pa.RecordBatch], partitions: int) -> Iterator[pa.RecordBatch]:
-    names = [column.name for column in _told(REQUESTS)]
     for batch in batches:
         columns = judged_at_once(batch, partitions) or judged_one_by_one(batch, partitions)
         value, is_copy = batch["value"], pc.equal(columns[0], COPY)
         if pc.any(is_copy).as_py():
             value = pc.if_else(is_copy, None, value)
+        folders = folders_of(columns[0], columns[1], batch["appended_ms"])
         columns = [batch["partition"], batch["offset"], batch["appended_ms"], *columns, value]
-        columns += [batch["key"], batch["headers"], batch["digest"], pa.nulls(len(batch), pa.int64())]
-        yield pa.RecordBatch.from_arrays(columns, names)
+        columns += [batch["key"], *_with_headers(batch), pa.nulls(len(batch), pa.int64()), *folders]
+        yield pa.RecordBatch.from_arrays(columns, REQUESTS.columns.names)
+
+
+def _with_headers(batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array]:
+    """Return the columns headers and digest of records whose headers are JSON."""
+    headers, digests = batch["headers"], batch["digest"]
+    if headers.null_count == len(batch):
+        return pa.nulls(len(batch), _HEADERS_TYPE), digests
+    unpacked = [None if each is None else _unpacked(each) for each in headers.to_pylist()]
+    fields = (batch[name].to_pylist() for name in ("digest", "partition", "key", "value", "offset", "appended_ms"))
+    told = [
+        digest if named is None else signed(hash_of_record(number, _Asked(key, value, offset, appended_ms, named)))
+        for named, digest, number, key, value, offset, appended_ms in zip(unpacked, *fields, strict=True)
+    ]
+    return pa.array(unpacked, _HEADERS_TYPE), pa.array(told, pa.int64())
+
+
+def _unpacked(headers: str) -> list[tuple[str, bytes | None]]:
+    """Return name and value of each header in the JSON of Spark, which has bytes in Base64 and leaves out nulls."""
+    told = ((each["key"], each.get("value")) for each in json.loads(headers))
+    return [(name, None if value is None else b64decode(value)) for name, value in told]
 
 
 def judged_one_by_one(batch: pa.RecordBatch, partitions: int) -> list[pa.Array]:
@@ -235,12 +246,19 @@ def judged_at_once(batch: pa.RecordBatch, partitions: int) -> list[pa.Array] | N
     else:
         told = plain_hashes(futures, seconds, passed.ids, have_tokens=extras.HasField("token"))
         hashes = pa.array(told, pa.uint64()).view(pa.int64())
+    topics: Iterable[str]
+    if extras.HasField("callBackRecord"):
+        topics = [Shown.of(future).topic for future in futures]
+    elif len(passed.topics) == 1:
+        topics = [*passed.topics] * len(futures)
+    else:
+        topics = map(attrgetter("callBackTopic"), futures)
     columns = {
         "kind": pa.repeat(REQUEST, len(batch)),
         "second": second,
         "callback": hashes,
         "millis": pa.repeat(pa.scalar(0, pa.int32()), len(batch)),
-        "topic": pa.array([Shown.of(future).topic for future in futures], pa.string()),
+        "topic": pa.array(topics, pa.string()),
     }
     if extras.HasField("timerId"):
         columns["timer_id"] = pa.array([future.timerId or None for future in futures], pa.string())
@@ -293,6 +311,7 @@ def _condition_of(future: Future, number: int) -> dict[str, Any]:
 # --- timer-sealed ----------------------------------------------------------------------------------------------------
 
 
+_SEAL_COLUMNS = [column for column in SEALS.columns if column.name not in SEALS.partitioned_by]
 _FIELDS = {field.name for field in Sealed.DESCRIPTOR.fields}
 # Columns of `seals` that are fields of the message, as they are unless `_sealed` says otherwise.
 _COPIED = [name for name in SEALS.columns.names if name in _FIELDS - {"near", "far", "cancels"}]
@@ -300,8 +319,8 @@ _copied_of = attrgetter(*_COPIED)
 
 
 def _sealed_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    told = _told(SEALS)
-    names, kinds = [column.name for column in told], [to_arrow_type(column.dataType) for column in told]
+    names = [column.name for column in _SEAL_COLUMNS]
+    kinds = [to_arrow_type(column.dataType) for column in _SEAL_COLUMNS]
     for batch in batches:
         rows = [row for record in batch.to_pylist() if (row := _sealed(**record))]
         columns = [pa.array([row[name] for row in rows], kind) for name, kind in zip(names, kinds, strict=True)]
@@ -309,7 +328,7 @@ def _sealed_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatc
 
 
 def _altered_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    names = [column.name for column in _told(SEALS)]
+    names = [column.name for column in _SEAL_COLUMNS]
     for batch in batches:
         altered: list[tuple[int, int, int, str]] = []
         for row in batch.to_pylist():

@@ -3,7 +3,7 @@
 from pyspark.sql import DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F
 
-from kafka_timers.lake.outcomes import INTERVAL, due_ms, figures, fires, outcomes_of, waits_longer
+from kafka_timers.lake.outcomes import INTERVAL, due_ms, figures, fires, waits_longer
 from kafka_timers.lake.schema import REQUEST
 from kafka_timers.lake.time_range import time_range_of
 from kafka_timers.settings import LakeSettings
@@ -71,7 +71,7 @@ def with_fewer_ticks(
         known = within.requests.where(F.col("kind") == REQUEST)
         intervals = synthetic_intervals(known.select(*_REQUEST, "appended_ms"), within.first, within.last, every_s)
         # Without a horizon: far requests count as promoted in good time.
-        fired = fires(outcomes_of(within.requests, intervals, within.rejected, 0, within.keep))
+        fired = fires(within.outcomes(0, intervals))
         fired = fired.where(F.col("second").between(within.first, within.last) & F.col("reason").isNull())
         fired = fired.select("partition", "sealed_in", (F.col("sealed_in") - due_ms() / 1000).alias("late_s"))
         ticks = fired.groupBy("partition", "sealed_in").count()

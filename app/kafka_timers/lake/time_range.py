@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
+from typing import NamedTuple
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from kafka_timers.core.wire import Topics
@@ -37,9 +37,9 @@ class TimeRange:
         intervals: see `intervals_of`; from the last one before the time range on, in each partition.
         sealed: see `totals`, from the same seals.
         seals: these seals, as rows of `seals`.
-        appended: returns the rows of `requests` that were appended between the first and the last fence of these
-            seals.
+        appended: offsets between the first and the last fence of these seals: partition int, since bigint, to bigint.
         requests: see `outcomes_of`.
+        changes: see `outcomes_of`.
         rejected: see `outcomes_of`.
         keep: computes and caches a frame until the time range is closed. A frame of few rows is broadcast to the frames
             that it is joined with.
@@ -51,14 +51,16 @@ class TimeRange:
     intervals: DataFrame
     sealed: DataFrame
     seals: DataFrame
-    appended: Callable[[], DataFrame]
+    appended: DataFrame
     requests: DataFrame
+    changes: DataFrame
     rejected: DataFrame
     keep: Callable[[DataFrame], DataFrame]
 
-    def outcomes(self, horizon_s: int | None = None) -> DataFrame:
-        """Return the outcomes of the requests, see `outcomes_of`."""
-        return outcomes_of(self.requests, self.intervals, self.rejected, horizon_s, self.keep)
+    def outcomes(self, horizon_s: int | None = None, intervals: DataFrame | None = None) -> DataFrame:
+        """Return the outcomes of the requests, see `outcomes_of`; by other *intervals* than those of the seals."""
+        sealed = self.intervals if intervals is None else intervals
+        return outcomes_of(self.requests, sealed, self.rejected, horizon_s, changes=self.changes, keep=self.keep)
 
     def refused(self) -> DataFrame:
         """Return those of `outcomes` that were refused when they were read, without computing the others."""
@@ -128,7 +130,7 @@ def _read(
         )
     before = _last_before(complete, first, len(landed))
     starts = [(partition, *before.get(partition, (0, 0))) for partition in landed]
-    start = constant(spark, starts, "partition int, start_ms bigint, passed bigint")
+    start = constant(spark, starts, "partition int, start_ms bigint, since bigint")
     seals = seals.join(F.broadcast(start), "partition").where(ends_ms() >= F.col("start_ms"))
     # The last second in which all partitions are done.
     from_second = min(start_ms for _, start_ms, _ in starts) // 1000 - 1
@@ -140,12 +142,25 @@ def _read(
         keep(intervals_of(seals)),
         keep(totals(seals)),
         seals,
-        partial(_appended, read(spark, root, REQUESTS), start, seals),
-        requests_of(read(spark, root, REQUESTS), complete, from_second, from_offset, last, keep),
+        seals.groupBy("partition").agg(F.min("since").alias("since"), F.max("fence").alias("to")),
+        *requests_of(read(spark, root, REQUESTS), complete, from_second, from_offset, last, keep),
         # No request is rejected before its second.
         read_rejected(spark, root, topic).where(F.col("appended_ms") >= first * 1000).drop("appended_ms"),
         keep,
     )
+
+
+class Landed(NamedTuple):
+    """
+    Rows of `requests`.
+
+    Attributes:
+        requests: the requests in question, and all records that may change them.
+        changes: those of them that may change a request: see `outcomes_of`.
+    """
+
+    requests: DataFrame
+    changes: DataFrame
 
 
 def requests_of(
@@ -155,7 +170,7 @@ def requests_of(
     offset: int,
     last: int,
     keep: Callable[[DataFrame], DataFrame] = lambda frame: frame,
-) -> DataFrame:
+) -> Landed:
     """
     Return the requests that may be due in a time range and were not ignored, and all records that may change them.
 
@@ -167,47 +182,51 @@ def requests_of(
         after: UNIX second; all requests due until then and below *offset* were done before the time range.
         offset: see *after*.
         last: UNIX second in which the time range ends.
-        keep: see `TimeRange`; used for rows with timer ids, which are looked for in all that was landed since.
+        keep: see `TimeRange`; used for records that share a timer id, which are looked for in all that was landed
+            since.
     """
     table = requests.select(
         *_REQUEST, "appended_ms", "kind", "second", "millis", "topic", "timer_id", "reason",
         "original", "original_s", "decided", "decided_s", "condition", "expected", "first_ms", "callback", "asks",
     )  # fmt: skip
-    in_time = F.col("second").isNull() | (F.col("second") <= last)
-    due = table.where(in_time & ((F.col("second") > after) | (F.col("offset") >= offset)))
-    named = F.col("timer_id").isNotNull()
-    is_copy = F.col("kind") == COPY
+    named, is_copy, is_cancel = F.col("timer_id").isNotNull(), F.col("kind") == COPY, F.col("kind") == CANCEL
+
+    def due_since(second: Column) -> Column:
+        in_time = F.col("second").isNull() | (F.col("second") <= last)
+        return in_time & (second | (F.col("offset") >= offset))
+
+    is_due = due_since(F.col("second") > after)
     made_ms = F.when(is_copy, F.col("original_s") * 1000).otherwise(F.col("appended_ms"))
-    oldest = due.agg(F.min(F.when(is_copy, F.col("second"))), F.min(F.when(named & (F.col("kind") != CANCEL), made_ms)))
-    late_copy_s, named_ms = oldest.collect()[0]
+    oldest = (F.min(F.when(is_copy, F.col("second"))), F.min(F.when(named & ~is_cancel, made_ms)))
+    [(late_copy_s, named_ms)] = table.where(is_due).agg(*oldest).collect()
     if late_copy_s is not None and late_copy_s <= after:
         # It was promoted too late. Its original and earlier copies are due in the same second.
-        due = table.where(in_time & ((F.col("second") >= late_copy_s) | (F.col("offset") >= offset)))
-    unnamed = due.where(~named)
+        is_due = due_since(F.col("second") >= late_copy_s)
+    # A cancel whose request is not due concerns none of these.
+    due, copies = table.where(is_due & (~named | ~is_cancel)), table.where(is_due & ~named & is_copy)
     if named_ms is None:
-        return unnamed
-    ids = due.where(named & (F.col("kind") != CANCEL)).select(*_ID)
-    known = keep(table.where(named & (F.col("appended_ms") >= named_ms)).join(ids, [*_ID], "semi"))
-    if not has_conditions(known):
-        return unnamed.unionByName(known)
-    # Whether a condition held may depend on requests that were done long before.
-    history = keep(history_of(table, known))
-    around = seals.where(F.col("day").isin(days_about(history)) | (F.col("last") >= after))
-    judged = in_force(history, keep(verdicts_of(history, intervals_of(around))))
-    return unnamed.unionByName(known.join(history.select(*_ID).distinct(), [*_ID], "anti")).unionByName(judged)
-
-
-def _appended(requests: DataFrame, start: DataFrame, seals: DataFrame) -> DataFrame:
-    """Return the rows of *requests* from the fence that *start* has for each partition to the last of *seals*."""
-    behind = seals.groupBy("partition").agg(F.max("fence").alias("behind"))
-    bounds = start.select("partition", "passed").join(behind, "partition")
-    # In a form that lets Delta skip files by their offset statistics.
-    first, last = bounds.agg(F.min("passed"), F.max("behind")).collect()[0]
-    near = requests.where((F.col("offset") >= first) & (F.col("offset") < last))
-    near = near.join(F.broadcast(bounds), "partition")
-    return near.where((F.col("offset") >= F.col("passed")) & (F.col("offset") < F.col("behind"))).drop(
-        "passed", "behind"
+        return Landed(due, copies)
+    # Most ids have one record only, which nothing changes. Ids are compared by a hash, which is smaller; if two have
+    # the same one, needless rows do no harm.
+    # The names of all others differ, because a join may gather the rows of a name.
+    name = F.when(named, F.xxhash64(*_ID).bitwiseOR(1)).otherwise(F.col("offset") * 2).alias("name")
+    since = table.where(named & (F.col("appended_ms") >= named_ms))
+    by_name = since.groupBy(name).agg(
+        F.count(F.lit(1)).alias("records"), F.bool_or(is_due & ~is_cancel).alias("is_due")
     )
+    shared = keep(by_name.where("is_due AND records > 1").select("name"))
+    related = keep(since.withColumn("name", name).join(shared, "name", "semi").drop("name"))
+    alone = due.withColumn("name", name).join(shared, "name", "anti").drop("name")
+    found = alone.unionByName(related)
+    if has_conditions(found):
+        # Whether a condition held may depend on requests that were done long before.
+        history = keep(history_of(table, found))
+        around = seals.where(F.col("day").isin(days_about(history)) | (F.col("last") >= after))
+        judged = in_force(history, keep(verdicts_of(history, intervals_of(around))))
+        ids = keep(history.select(*_ID).distinct())
+        alone, related = (rows.join(ids, [*_ID], "anti") for rows in (alone, related))
+        related = related.unionByName(judged)
+    return Landed(alone.unionByName(related), related.unionByName(copies))
 
 
 def _last_before(complete: DataFrame, second: int, partitions: int) -> dict[int, tuple[int, int]]:
