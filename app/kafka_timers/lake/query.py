@@ -13,7 +13,7 @@ All of them are views of the session. Only `lake cancel` and `lake move` write: 
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any, Self
 
 from pyspark.errors import PySparkException
@@ -137,30 +137,37 @@ def open_views(
             if only:
                 seals = seals.where(F.col("partition").isin({row["partition"] for row in rows}))
             own = tables.read_rejected(spark, root, Topics.of(settings.topic_prefix).requests).drop("appended_ms")
-            views |= _outcomes(requests, seals, own, only)
+            views |= _outcomes(names, requests, seals, own, only)
     made = [name for name in VIEWS if name in views and name in names]
     for name in made:
         views[name].createOrReplaceTempView(name)
     return made
 
 
-def _outcomes(requests: DataFrame, seals: DataFrame, rejected: DataFrame, only: Only | None) -> dict[str, DataFrame]:
+def _outcomes(
+    names: Collection[str], requests: DataFrame, seals: DataFrame, rejected: DataFrame, only: Only | None
+) -> dict[str, DataFrame]:
+    """Return those of the views of outcomes that *names* are about."""
     counted, intervals = requests, intervals_of(seals)
     verdicts = tables.constant(requests.sparkSession, [], VERDICTS)
     if has_conditions(requests):
         verdicts = verdicts_of(history_of(requests, requests), intervals)
         counted = in_force(requests, verdicts)
-    outcomes = outcomes_of(counted, intervals, rejected, also=CARRIED)
-    views = {
-        "pending": waiting(pending(counted, seals, also=CARRIED)),
-        "fired": fired(outcomes),
-        "cancelled": cancelled(outcomes, requests),
-        "ignored": ignored(requests, verdicts),
-    }
+    # The timers of one id or key are few, so no other rows have to be moved to them.
+    keep: Callable[[DataFrame], DataFrame] = F.broadcast if only else lambda frame: frame
+    wanted, views = {"fired" if name == "lateness" else name for name in names}, dict[str, DataFrame]()
+    # Spark takes some tenths of a second to check each of them, even if nobody reads it.
+    if "pending" in wanted:
+        views["pending"] = waiting(pending(counted, seals, also=CARRIED))
+    if not wanted.isdisjoint(("fired", "cancelled")):
+        outcomes = outcomes_of(counted, intervals, rejected, keep=keep, also=CARRIED)
+        views |= {"fired": fired(outcomes), "cancelled": cancelled(outcomes, requests)}
+    if "ignored" in wanted:
+        views["ignored"] = ignored(requests, verdicts)
     if only and only.key is not None:
         # Other requests of the same ids may have another key.
         views = {name: view.where(F.col("callback_key") == only.key) for name, view in views.items()}
-    return views | {"lateness": lateness(views["fired"])}
+    return views | ({"lateness": lateness(views["fired"])} if "lateness" in names else {})
 
 
 def _added(table: Table) -> dict[str, Column]:

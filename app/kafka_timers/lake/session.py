@@ -58,6 +58,8 @@ _CONF = {
     "spark.hadoop.parquet.bloom.filter.enabled#timer_id": "true",
     "spark.hadoop.parquet.bloom.filter.adaptive.enabled": "true",
     "spark.hadoop.parquet.bloom.filter.candidates.number": "11",
+    # Of such a file only row groups of this size are read, a quarter of the default.
+    "spark.hadoop.parquet.block.size": str(32 << 20),
     # VACUUM lists a table's folders in this many tasks; with Spark's 10,000 it took minutes for four small tables.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "64",
     # With both, Spark looks at the stack for each column that is made, to name its line in errors: a tenth of an audit.
