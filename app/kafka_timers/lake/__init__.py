@@ -6,6 +6,7 @@ The lake: jobs on Spark and Delta tables, for everything that need not be accura
     schema      the tables: columns, types, units, and how they are partitioned
     tables      where the tables lie; reading and appending to them
     arrow       rows of Python as batches of Arrow (pure)
+    folders     folders of the rows of requests (pure)
     records     records of Kafka → rows
     small_file  a small file on the lake's storage
     land        timer-request, timer-sealed and timer-rejected → tables, exactly once
