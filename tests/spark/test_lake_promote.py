@@ -73,7 +73,7 @@ def left_of(spark: SparkSession, stories: list[list[tuple]], bucket: Bucket) -> 
     rows = [(number, *row[1:]) for number, story in enumerate(stories) for row in story]
     requests = table(spark, rows)
     far = far_requests(requests, bucket)
-    done = need_no_copy(asks_about(requests, far, 0), copies_in(requests, bucket), no_millis(spark))
+    done = need_no_copy(asks_about(requests, far, 0, named=2), copies_in(requests, bucket), no_millis(spark))
     left = [(row.partition, row.offset) for row in far.join(done, ["partition", "offset"], "left_anti").collect()]
     return [sorted(offset for number, offset in left if number == story) for story in range(len(stories))]
 
@@ -185,7 +185,7 @@ def test_only_records_about_far_requests_are_looked_at(spark: SparkSession) -> N
         request(8, 4, 21_000),
     ]
     requests = table(spark, rows)
-    asks = asks_about(requests, far_requests(requests, BUCKET), since=3)
+    asks = asks_about(requests, far_requests(requests, BUCKET), since=3, named=2)
     assert sorted(row.offset for row in asks.collect()) == [3, 4, 6]
 
 
@@ -194,7 +194,7 @@ def test_which_requests_need_no_copy_is_told_with_the_reason(spark: SparkSession
     rows = [promoted, both, cancelled, copy(5, promoted, 4), copy(6, both, 4), cancel(7, 9, "b"), cancel(8, 9, "c")]
     requests = table(spark, rows)
     done = need_no_copy(
-        asks_about(requests, far_requests(requests, BUCKET), 0), copies_in(requests, BUCKET), no_millis(spark)
+        asks_about(requests, far_requests(requests, BUCKET), 0, named=2), copies_in(requests, BUCKET), no_millis(spark)
     )
     wanted = [(0, 0, True), (0, 1, True), (0, 2, False)]
     assertDataFrameEqual(done, spark.createDataFrame(wanted, "partition int, offset bigint, promoted boolean"))

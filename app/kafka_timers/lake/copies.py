@@ -21,10 +21,12 @@ __all__ = ["COPY_BYTES", "asks_about", "copies_in", "copies_of", "need_no_copy",
 
 # Bytes that a copy adds to the value; offsets have up to 56 bits, and seconds up to 42.
 _OFFSET_BYTES, _SECOND_BYTES = 8, 6
+# Hashes of ids that every task can hold; they take some ten bytes each.
+_NAMES_SENT_MAX = 1_000_000
 COPY_BYTES = 5 + 2 * (1 + _OFFSET_BYTES) + 2 * (1 + _SECOND_BYTES)
 
 
-def asks_about(requests: DataFrame, far: DataFrame, since: int) -> DataFrame:
+def asks_about(requests: DataFrame, far: DataFrame, since: int, named: int) -> DataFrame:
     """
     Return the requests and cancels that share a timer id with a row of *far*.
 
@@ -32,6 +34,7 @@ def asks_about(requests: DataFrame, far: DataFrame, since: int) -> DataFrame:
         requests: all rows of `requests`.
         far: far requests among these rows.
         since: lowest offset of *far*; no record below it concerns them.
+        named: number of rows of *far* with a timer id, at least.
 
     Returns:
         partition int, offset bigint, appended_ms bigint, kind string, second bigint, millis int, timer_id string,
@@ -39,11 +42,14 @@ def asks_about(requests: DataFrame, far: DataFrame, since: int) -> DataFrame:
     """
     # Joined by a hash of the id, which is smaller. If two ids have the same hash, a needless row does no harm.
     name = F.xxhash64("partition", "timer_id")
-    named = far.where(F.col("timer_id").isNotNull()).select(name.alias("name")).distinct()
+    names = far.where(F.col("timer_id").isNotNull()).select(name.alias("name"))
+    if named <= _NAMES_SENT_MAX:
+        # Without this, Spark moves and sorts all records that have an id.
+        names = F.broadcast(names)
     return (
         requests.where(F.col("kind").isin(REQUEST, CANCEL) & F.col("timer_id").isNotNull() & (F.col("offset") >= since))
         .withColumn("name", name)
-        .join(named, "name", "left_semi")
+        .join(names, "name", "left_semi")
         .select("partition", "offset", "appended_ms", "kind", "second", "millis", "timer_id", "condition")
     )
 

@@ -214,7 +214,8 @@ class Promoter:
         asks = requests.where(F.lit(False))
         judged_to: Mapping[int, int] = {}
         if named:
-            far, asks, judged_to = self._in_force(requests, far, asks_about(requests, far, since), since)
+            asks = asks_about(requests, far, since, named)
+            far, asks, judged_to = self._in_force(requests, far, asks, since, named)
         seals = decision.live.seals.items()
         told = [(at, seal.millis_from if seal.HasField("millis_from") else NOWHERE) for at, seal in seals]
         millis_from = tables.constant(self._spark, told, "partition int, millis_from bigint")
@@ -246,7 +247,7 @@ class Promoter:
         return left_to_the_lake(far, seals.select(newest.columns).unionByName(newest))
 
     def _in_force(
-        self, requests: DataFrame, far: DataFrame, asks: DataFrame, since: int
+        self, requests: DataFrame, far: DataFrame, asks: DataFrame, since: int, named: int
     ) -> tuple[DataFrame, DataFrame, Mapping[int, int]]:
         """
         Return *far* and *asks* without the records that do not count because their condition did not hold.
@@ -266,7 +267,7 @@ class Promoter:
         told = verdicts_of(history, intervals_of(seals)).collect()
         verdicts = tables.constant(self._spark, told, VERDICTS)
         far = in_force(far, verdicts).where(F.col("kind") == REQUEST)
-        return far, asks_about(in_force(requests, verdicts), far, since), fences
+        return far, asks_about(in_force(requests, verdicts), far, since, named), fences
 
     def _publish(self, lacking: DataFrame, bucket: Bucket, decision: _Decision, judged_to: Mapping[int, int]) -> Seen:
         """Publish copies of the requests *lacking* one, and return the counts."""

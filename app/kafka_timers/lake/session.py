@@ -57,7 +57,7 @@ _CONF = {
     # that its ids need.
     "spark.hadoop.parquet.bloom.filter.enabled#timer_id": "true",
     "spark.hadoop.parquet.bloom.filter.adaptive.enabled": "true",
-    "spark.hadoop.parquet.bloom.filter.candidates.number": "11",
+    "spark.hadoop.parquet.bloom.filter.candidates.number#timer_id": "11",
     # Of such a file only row groups of this size are read, a quarter of the default.
     "spark.hadoop.parquet.block.size": str(32 << 20),
     # VACUUM lists a table's folders in this many tasks; with Spark's 10,000 it took minutes for four small tables.
