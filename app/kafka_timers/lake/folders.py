@@ -6,6 +6,7 @@ takes a tenth of the time. Held by test_folders_of_a_batch_are_those_that_spark_
 """
 
 from datetime import date, timedelta
+from functools import reduce
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,7 +16,7 @@ from kafka_timers.lake.schema import COPY, DELAYS_S, REQUEST
 __all__ = ["folders_of"]
 
 _DELAYS = (*DELAYS_S, "more", COPY, "none")
-_LONGEST, _OF_COPY, _OF_OTHERS = range(len(DELAYS_S), len(_DELAYS))
+_OF_COPY, _OF_OTHERS = _DELAYS.index(COPY), _DELAYS.index("none")
 # The length of a due time where it is not a day.
 _LENGTHS = {"more": len("2030"), "1y": len("2030-01")}
 _DAY_S = 86_400
@@ -33,11 +34,9 @@ def folders_of(kind: pa.Array, second: pa.Array, appended_ms: pa.Array) -> tuple
     """
     appended_s = _floor(appended_ms, 1000)
     waits_s = pc.subtract(second, appended_s)
-    which = pc.if_else(pc.equal(kind, COPY), _OF_COPY, _OF_OTHERS)
     longer = [pc.cast(pc.greater(waits_s, longest_s), pa.int64()) for longest_s in DELAYS_S.values()]
-    for each in longer[1:]:
-        longer[0] = pc.add(longer[0], each)
-    which = pc.if_else(pc.equal(kind, REQUEST), longer[0], which)
+    of_others = pc.if_else(pc.equal(kind, COPY), _OF_COPY, _OF_OTHERS)
+    which = pc.if_else(pc.equal(kind, REQUEST), reduce(pc.add, longer), of_others)
     day = _floor(pc.coalesce(second, appended_s), _DAY_S)
     # Each pair of day and delay is written once.
     pairs = pc.add(pc.multiply(day, len(_DELAYS)), which).dictionary_encode()

@@ -179,7 +179,7 @@ def outcomes_of(
         *also,
     )
     moments = timers.groupBy("partition", F.col("asked_ms").alias("at")).agg(
-        *(F.min(name).alias(f"min_{name}") for name in ("offset", "appended_ms")), F.max("offset").alias("max_offset")
+        *(F.min(name).alias(name) for name in ("offset", "second", "appended_ms")), F.max("offset").alias("last_offset")
     )
     found = keep(first_interval(moments, intervals, F.col("end_ms") - 1).withColumnRenamed("at", "asked_ms"))
     marks = keep(_marks(requests if changes is None else changes, rejected, millis_from_of(intervals)))
@@ -228,13 +228,11 @@ def _seen(timers: DataFrame, marks: DataFrame, found: DataFrame, horizon_s: int 
 
 
 def _may_lie_behind(horizon_s: int | None) -> Column:
-    """Return a column: whether timers of a moment, with the bounds that it has, may lie behind its interval's fence."""
-    horizon = F.col("interval.horizon_s") if horizon_s is None else F.lit(horizon_s)
-    longest_s = F.floor(F.col("asked_ms") / 1000) - F.floor(F.col("min_appended_ms") / 1000)
-    may_be_far = (horizon > 0) & (longest_s > horizon)
+    """Return a column: whether timers of a moment, which has the least values of all, may lie behind its fence."""
+    may_be_far = waits_longer(F.col("interval.horizon_s") if horizon_s is None else F.lit(horizon_s))
     if horizon_s is None:
-        may_be_far |= F.col("min_offset") < F.col("interval.horizon_from")
-    return may_be_far | (F.col("max_offset") >= F.col("interval.fence"))
+        may_be_far |= F.col("offset") < F.col("interval.horizon_from")
+    return may_be_far | (F.col("last_offset") >= F.col("interval.fence"))
 
 
 def fires(outcomes: DataFrame) -> DataFrame:

@@ -214,8 +214,7 @@ class Promoter:
         asks = requests.where(F.lit(False))
         judged_to: Mapping[int, int] = {}
         if named:
-            asks = asks_about(requests, far, since, named)
-            far, asks, judged_to = self._in_force(requests, far, asks, since, named)
+            far, asks, judged_to = self._in_force(requests, far, since, named)
         seals = decision.live.seals.items()
         told = [(at, seal.millis_from if seal.HasField("millis_from") else NOWHERE) for at, seal in seals]
         millis_from = tables.constant(self._spark, told, "partition int, millis_from bigint")
@@ -247,14 +246,15 @@ class Promoter:
         return left_to_the_lake(far, seals.select(newest.columns).unionByName(newest))
 
     def _in_force(
-        self, requests: DataFrame, far: DataFrame, asks: DataFrame, since: int, named: int
+        self, requests: DataFrame, far: DataFrame, since: int, named: int
     ) -> tuple[DataFrame, DataFrame, Mapping[int, int]]:
         """
-        Return *far* and *asks* without the records that do not count because their condition did not hold.
+        Return *far*, and what `asks_about` returns for it, without records whose condition did not hold.
 
         The third value is, by partition, the offset below which this is known. Seals show the records that a worker had
         read, and all seals up to some moment are needed, so only landed ones count.
         """
+        asks = asks_about(requests, far, since, named)
         if not has_conditions(asks):
             return far, asks, {}
         history = history_of(requests, asks)

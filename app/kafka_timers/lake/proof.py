@@ -8,8 +8,6 @@ be removed, moved or rewritten.
 """
 
 from collections.abc import Callable, Sequence
-from functools import reduce
-from operator import add
 from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame, Window
@@ -78,7 +76,7 @@ def digest_without_headers() -> Column:
 
 def _hashed() -> list[Column]:
     lacks = [F.when(F.col(name).isNull(), lack).otherwise(0) for name, lack in _LACKS.items()]
-    return [reduce(add, lacks, F.col("partition").cast("bigint")), *map(F.col, _HASHED)]
+    return [sum(lacks, F.col("partition").cast("bigint")), *map(F.col, _HASHED)]
 
 
 def is_altered() -> Column:

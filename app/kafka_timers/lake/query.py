@@ -161,7 +161,10 @@ def _outcomes(
         views["pending"] = waiting(pending(counted, seals, also=CARRIED))
     if not wanted.isdisjoint(("fired", "cancelled")):
         outcomes = outcomes_of(counted, intervals, rejected, keep=keep, also=CARRIED)
-        views |= {"fired": fired(outcomes), "cancelled": cancelled(outcomes, requests)}
+        if "fired" in wanted:
+            views["fired"] = fired(outcomes)
+        if "cancelled" in wanted:
+            views["cancelled"] = cancelled(outcomes, requests)
     if "ignored" in wanted:
         views["ignored"] = ignored(requests, verdicts)
     if only and only.key is not None:
