@@ -9,6 +9,7 @@ from lake_rows import RECORD, of, plan_of, seal
 from pyspark.sql import Row, SparkSession
 
 import kafka_timers.lake
+from kafka_timers.core.routing import partition_of
 from kafka_timers.core.wire import Copy, Future, Header
 from kafka_timers.errors import LakeError
 from kafka_timers.lake import lookup, tables
@@ -212,6 +213,38 @@ def test_timers_of_one_id_or_key_are_shown_as_among_all(lake: str, spark: SparkS
         assert any(shown.values()) == (key != "customer-8")
         # The records are in the plan; only seals and rejected ones are read from the lake.
         assert not any("/requests" in plan_of(alone.table(view)) for view in views)
+
+
+@pytest.mark.parametrize("listed_max", [100, 1])
+def test_records_at_the_same_offsets_of_other_partitions_are_not_meant(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, listed_max: int
+) -> None:
+    monkeypatch.setattr(lookup, "_LISTED_MAX", listed_max)
+    ids = ((name, partition_of(name, 2)) for name in map(str, range(99)))
+    asked = [
+        (number, offset, key, next(name for name, at in ids if at == number))
+        for number, offset, key in [
+            (0, 5, "customer-7"),
+            (1, 7, "customer-7"),
+            (0, 7, "customer-8"),
+            (1, 5, "customer-8"),
+        ]
+    ]
+    rows = [
+        {
+            "key": b"%d" % (DAY + 100),
+            "value": callback("orders", key, b"", timer_id).SerializeToString(),
+            "partition": number,
+            "offset": offset,
+            "timestamp": datetime.fromtimestamp(DAY, UTC),
+            "headers": None,
+        }
+        for number, offset, key, timer_id in asked
+    ]
+    requests = requests_of(spark.createDataFrame([Row(**row) for row in rows], RECORD), 2)
+    assert {row["kind"] for row in requests.collect()} == {"request"}
+    found = lookup.records_of(requests, Only(key="customer-7"))
+    assert sorted((row["partition"], row["offset"]) for row in found) == [(0, 5), (1, 7)]
 
 
 def test_more_records_than_one_process_can_hold_are_refused(

@@ -54,7 +54,9 @@ def records_of(requests: DataFrame, only: Only) -> list[dict[str, Any]]:
         LakeError: there are more than 100,000.
     """
     if only.timer_id is not None:
-        return _rows(requests, requests.where(F.col("timer_id") == only.timer_id))
+        # The filters of ids in the files help the second look, too.
+        of_id = requests.where(F.col("timer_id") == only.timer_id)
+        return _rows(of_id, of_id)
     return _records_of_key(requests, only.key or "")
 
 
@@ -87,11 +89,14 @@ def _rows(requests: DataFrame, found: DataFrame) -> list[dict[str, Any]]:
         )
     if not places:
         return []
-    delays, dues, _, offsets = (sorted(set(values)) for values in zip(*places, strict=True))
+    names = {tuple(place[2:]) for place in places}
+    delays, dues, numbers, offsets = (sorted(set(values)) for values in zip(*places, strict=True))
     near = requests.where(F.col("delay").isin(delays) & F.col("due").isin(dues))
-    near = near.where(F.col("offset").between(offsets[0], offsets[-1]))
+    near = near.where(F.col("partition").isin(numbers) & F.col("offset").between(offsets[0], offsets[-1]))
     if len(offsets) <= _LISTED_MAX:
         near = near.where(F.col("offset").isin(offsets))
-    wanted = tables.constant(requests.sparkSession, [place[2:] for place in places], "partition int, offset bigint")
-    rows = near.join(F.broadcast(wanted), [*_NAME], "left_semi").select(*REQUESTS.columns.names)
-    return [row.asDict(recursive=True) for row in rows.collect()]
+    else:
+        wanted = tables.constant(requests.sparkSession, names, "partition int, offset bigint")
+        near = near.join(F.broadcast(wanted), [*_NAME], "left_semi")
+    rows = near.select(*REQUESTS.columns.names).collect()
+    return [row.asDict(recursive=True) for row in rows if (row["partition"], row["offset"]) in names]
