@@ -4,6 +4,7 @@ from itertools import combinations
 
 import pytest
 
+from kafka_timers.core import digests
 from kafka_timers.core.digests import callback_hash, callback_hash_of, plain_hashes, signed
 from kafka_timers.core.wire import Callback, Future, Header
 
@@ -43,11 +44,14 @@ def test_no_two_callbacks_that_differ_count_alike() -> None:
     assert all(one != other for one, other in combinations(counted, 2))
 
 
-def test_many_plain_requests_count_as_each_of_them_does() -> None:
+@pytest.mark.parametrize("first", [0, 999_999_998, SECOND, 9_999_999_998])
+def test_many_plain_requests_count_as_each_of_them_does(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Three at a time, so that what is known of earlier seconds is given up.
+    monkeypatch.setattr(digests, "_SECONDS_MAX", 3)
     plain = [Future(callBackTopic="t", callBackKey="k", callBack=b"v"), Future(callBackTopic="t", callBackKey="ü")]
     named = [Future(callBackTopic="t", timerId="a", token="x"), Future(callBackTopic="t", callBackKey="k", token="x")]
     for futures in (plain, [*plain, Future(callBackTopic="t")], [*plain, *named]):
-        seconds = range(SECOND, SECOND + len(futures))
+        seconds = range(first, first + len(futures))
         ids = [future.timerId.encode() for future in futures] if futures[-1].token else []
         found = plain_hashes(futures, seconds, ids, have_tokens=bool(ids))
         wanted = [callback_hash_of(future, second) for future, second in zip(futures, seconds, strict=True)]

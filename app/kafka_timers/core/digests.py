@@ -12,7 +12,7 @@ empty if it names the request that the number is kept with. All else of a callba
 alone.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import repeat, starmap
 from operator import attrgetter
 
@@ -56,7 +56,7 @@ def tombstone_hash(key: bytes) -> int:
 
 
 def plain_hashes(
-    futures: Sequence[Future], seconds: Iterable[int], ids: Sequence[bytes], *, have_tokens: bool
+    futures: Sequence[Future], seconds: Sequence[int], ids: Sequence[bytes], *, have_tokens: bool
 ) -> Iterable[int]:
     """
     Return the numbers of `callback_hash_of` for *futures* that only have topic, key, value, timer id and token.
@@ -74,9 +74,9 @@ def plain_hashes(
     all_keyed = all(keys)
     heads: Iterable[int]
     if all_keyed and not ids and not have_tokens:
-        heads = map(_heads.__getitem__, seconds)
+        heads = _plain_heads(seconds)
     else:
-        ends = map(_end_of, seconds)
+        ends = _ends_of(seconds)
         names = [b"%d:%d:%b%b" % (_ID_SIZE, len(each), _ID, each) if each else b"" for each in ids] or repeat(b"")
         if have_tokens:
             tokens = (future.token.encode() for future in futures)
@@ -99,23 +99,27 @@ def signed(digest: int) -> int:
     return digest - ((digest >> 63) << 64)
 
 
-class _Heads(dict[int, int]):
-    """The hash of the head for each second, for callbacks with a key and no other headers."""
-
-    def __missing__(self, second: int) -> int:
-        if len(self) >= _SECONDS_MAX:
-            self.clear()
-        self[second] = head = xxh64_intdigest(b"kv;" + _end_of(second), SEED)
-        return head
-
-
-_heads = _Heads()
+def _plain_heads(seconds: Sequence[int]) -> Iterable[int]:
+    """Return the hashes of the heads of callbacks with a key and no other headers, due in *seconds*."""
+    fresh = set(seconds).difference(_heads)
+    if len(_heads) + len(fresh) > _SECONDS_MAX:
+        _heads.clear()
+        fresh = set(seconds)
+    texts = map(b"kv;".__add__, _ends_of(fresh))
+    _heads.update(zip(fresh, map(xxh64_intdigest, texts, repeat(SEED)), strict=True))
+    return map(_heads.__getitem__, seconds)
 
 
-def _end_of(second: int) -> bytes:
-    """Return the last of the service's own headers, the same for every callback of a second."""
-    digits = b"%d" % second
-    return _END % (len(digits), digits)
+# The hash of the head for each second.
+_heads: dict[int, int] = {}
+
+
+def _ends_of(seconds: Collection[int]) -> Iterable[bytes]:
+    """Return the last of the service's own headers for each second, the same for every callback of it."""
+    if seconds and min(seconds) >= _TEN_DIGITS[0] and max(seconds) <= _TEN_DIGITS[1]:
+        return map(_END_OF_TEN.__mod__, seconds)
+    digits = (b"%d" % second for second in seconds)
+    return [_END % (len(each), each) for each in digits]
 
 
 def _present(key: bytes | None, value: bytes | None) -> bytes:
@@ -131,3 +135,6 @@ def _header(name: str, value: bytes | None) -> bytes:
 
 # To be completed with length and digits of the second.
 _END = b"%d:%%d:%b%%b%b" % (len(EXPIRY_HEADER), EXPIRY_HEADER.encode(), _header(REQUEST_HEADER, _UNNAMED))
+# To be completed with the second only, if that lies from 2001 to 2286, where all have ten digits.
+_TEN_DIGITS = (10**9, 10**10 - 1)
+_END_OF_TEN = _END % (10, b"%d")
