@@ -7,14 +7,23 @@ from collections.abc import Iterator
 
 import pytest
 from lake_rows import plan_of
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import col, spark_partition_id, when
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.functions import col, count, spark_partition_id, when
 from pyspark.testing import assertDataFrameEqual
 
 from kafka_timers.core.wire import COPY_STALE_S, Copy, Future, is_far
 from kafka_timers.lake.buckets import Bucket, far_requests, left_to_the_lake, lies_in
 from kafka_timers.lake.conditions import NO_CONDITION_BYTES
-from kafka_timers.lake.copies import COPY_BYTES, asks_about, copies_in, copies_of, need_no_copy, with_sure
+from kafka_timers.lake.copies import (
+    COPY_BYTES,
+    asks_about,
+    copies_in,
+    copies_of,
+    folders_about,
+    need_no_copy,
+    others_in,
+    with_sure,
+)
 from kafka_timers.lake.schema import delay_of, due_of
 
 DAY_S = 86_400
@@ -68,12 +77,22 @@ def no_millis(spark: SparkSession) -> DataFrame:
     return spark.createDataFrame([], "partition int, millis_from bigint")
 
 
+def asks_of(requests: DataFrame, far: DataFrame) -> DataFrame:
+    """Return what `asks_about` does, as a promotion asks for it, and hold it to a search of all folders."""
+    named_in = {row[:2]: row[2] for row in far.groupBy("delay", "due").agg(count("timer_id")).collect()}
+    named = sum(named_in.values())
+    folders = folders_about(requests, far, 0, named).collect()
+    asks = asks_about(requests, far, 0, named, others_in(folders, named_in))
+    assertDataFrameEqual(asks, asks_about(requests, far, 0, named))
+    return asks
+
+
 def left_of(spark: SparkSession, stories: list[list[tuple]], bucket: Bucket) -> list[list[int]]:
     """Return the offsets of requests that *bucket* lacks, as a promotion finds them; each story has its partition."""
     rows = [(number, *row[1:]) for number, story in enumerate(stories) for row in story]
     requests = table(spark, rows)
     far = far_requests(requests, bucket)
-    done = need_no_copy(asks_about(requests, far, 0, named=2), copies_in(requests, bucket), no_millis(spark))
+    done = need_no_copy(asks_of(requests, far), copies_in(requests, bucket), no_millis(spark))
     left = [(row.partition, row.offset) for row in far.join(done, ["partition", "offset"], "left_anti").collect()]
     return [sorted(offset for number, offset in left if number == story) for story in range(len(stories))]
 
@@ -189,13 +208,26 @@ def test_only_records_about_far_requests_are_looked_at(spark: SparkSession) -> N
     assert sorted(row.offset for row in asks.collect()) == [3, 4, 6]
 
 
+def test_folders_without_other_records_of_an_id_are_not_searched(spark: SparkSession) -> None:
+    # The second of the first two ids is asked for again, in the folder of the first; the third one is cancelled.
+    far = [request(0, 1, 21_000, "a"), request(1, 1, 21_000, "b"), request(2, 1, 21_000, "c"), request(3, 1, 21_000)]
+    moved, cancelled = request(4, 1, 90_000, "b", condition="IF_PENDING"), cancel(5, 2, "c")
+    requests = table(spark, [*far, moved, cancelled, request(6, 1, 400_000, "d"), copy(7, far[0], 7)])
+    told = {row[:2]: row[2:] for row in folders_about(requests, far_requests(requests, BUCKET), 0, 3).collect()}
+    assert told == {("1d", "1970-01-01"): (3, 0), ("32d", "1970-01-02"): (1, 1), ("none", "2030-01-01"): (1, 0)}
+    named_in = {("1d", "1970-01-01"): 3}
+    others = [("32d", "1970-01-02"), ("none", "2030-01-01")]
+    assert sorted(others_in([Row(delay=d, due=u, records=n[0]) for (d, u), n in told.items()], named_in)) == others
+    asks = asks_about(requests, far_requests(requests, BUCKET), 0, 3, others)
+    assert sorted(row.offset for row in asks.collect()) == [0, 1, 2, 4, 5]
+
+
 def test_which_requests_need_no_copy_is_told_with_the_reason(spark: SparkSession) -> None:
     promoted, both, cancelled = request(0, 1, 21_000), request(1, 1, 21_000, "b"), request(2, 1, 21_000, "c")
     rows = [promoted, both, cancelled, copy(5, promoted, 4), copy(6, both, 4), cancel(7, 9, "b"), cancel(8, 9, "c")]
     requests = table(spark, rows)
-    done = need_no_copy(
-        asks_about(requests, far_requests(requests, BUCKET), 0, named=2), copies_in(requests, BUCKET), no_millis(spark)
-    )
+    asks = asks_of(requests, far_requests(requests, BUCKET))
+    done = need_no_copy(asks, copies_in(requests, BUCKET), no_millis(spark))
     wanted = [(0, 0, True), (0, 1, True), (0, 2, False)]
     assertDataFrameEqual(done, spark.createDataFrame(wanted, "partition int, offset bigint, promoted boolean"))
 

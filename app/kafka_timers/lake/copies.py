@@ -4,29 +4,70 @@ Copies of far requests: the requests that need one, and the content of a copy.
 Pure. A copy consists of the bytes of its original followed by its origin, so nothing of the original is lost.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from kafka_timers.core.wire import Copy, Future
 from kafka_timers.lake import message
 from kafka_timers.lake.buckets import Bucket, due_between
 from kafka_timers.lake.conditions import no_condition
-from kafka_timers.lake.schema import CANCEL, COPY, REQUEST
+from kafka_timers.lake.schema import COPY
 from kafka_timers.lake.tables import constant
 from kafka_timers.lake.versions import marks_of
 
-__all__ = ["COPY_BYTES", "asks_about", "copies_in", "copies_of", "need_no_copy", "with_sure"]
+__all__ = [
+    "COPY_BYTES",
+    "Folder",
+    "asks_about",
+    "copies_in",
+    "copies_of",
+    "folders_about",
+    "need_no_copy",
+    "others_in",
+    "with_sure",
+]
 
 # Bytes that a copy adds to the value; offsets have up to 56 bits, and seconds up to 42.
 _OFFSET_BYTES, _SECOND_BYTES = 8, 6
 # Hashes of ids that every task can hold; they take some ten bytes each.
 _NAMES_SENT_MAX = 1_000_000
+# Values of delay and due.
+Folder = tuple[str, str]
+_FOLDER = ("delay", "due")
+_ASKS = ("partition", "offset", "appended_ms", "kind", "second", "millis", "timer_id", "condition")
 COPY_BYTES = 5 + 2 * (1 + _OFFSET_BYTES) + 2 * (1 + _SECOND_BYTES)
 
 
-def asks_about(requests: DataFrame, far: DataFrame, since: int, named: int) -> DataFrame:
+def folders_about(requests: DataFrame, far: DataFrame, since: int, named: int) -> DataFrame:
+    """
+    Return the number of requests and cancels that share a timer id with a row of *far*, by folder of the table.
+
+    Of each record only id and offset are read, so this takes half the time of `asks_about`.
+
+    Args:
+        requests: all rows of `requests`.
+        far: far requests among these rows.
+        since: lowest offset of *far*; no record below it concerns them.
+        named: number of rows of *far* with a timer id.
+
+    Returns:
+        delay string, due string, records bigint: never less than *far* has in that folder, conditions bigint: those
+        that have a condition. Folders without such records are left out.
+    """
+    records, conditions = F.count(F.lit(1)).alias("records"), F.count("condition").alias("conditions")
+    return _sharing(requests, far, since, named).groupBy(*_FOLDER).agg(records, conditions)
+
+
+def others_in(folders: Iterable[Row], named_in: Mapping[Folder, int]) -> list[Folder]:
+    """Return those of *folders*, rows of `folders_about`, with more records than *far* has with a timer id there."""
+    return [folder for row in folders if row.records > named_in.get(folder := (row.delay, row.due), 0)]
+
+
+def asks_about(
+    requests: DataFrame, far: DataFrame, since: int, named: int, others: Collection[Folder] | None = None
+) -> DataFrame:
     """
     Return the requests and cancels that share a timer id with a row of *far*.
 
@@ -35,23 +76,32 @@ def asks_about(requests: DataFrame, far: DataFrame, since: int, named: int) -> D
         far: far requests among these rows.
         since: lowest offset of *far*; no record below it concerns them.
         named: number of rows of *far* with a timer id, at least.
+        others: delay and due of the folders with such records that *far* has not; None for any folder.
 
     Returns:
         partition int, offset bigint, appended_ms bigint, kind string, second bigint, millis int, timer_id string,
         condition string.
     """
-    # Joined by a hash of the id, which is smaller. If two ids have the same hash, a needless row does no harm.
-    name = F.xxhash64("partition", "timer_id")
+    if others is None:
+        return _sharing(requests, far, since, named).select(*_ASKS)
+    # Only columns of folders, so Spark opens no file of another one.
+    is_other = F.concat_ws("/", *_FOLDER).isin(["/".join(folder) for folder in others])
+    own = far.where(F.col("timer_id").isNotNull() & ~is_other)
+    return _sharing(requests.where(is_other), far, since, named).select(*_ASKS).unionByName(own.select(*_ASKS))
+
+
+def _sharing(requests: DataFrame, far: DataFrame, since: int, named: int) -> DataFrame:
+    """Return the rows of *requests* that are requests or cancels, and share a timer id with a row of *far*."""
+    # Joined by a hash of the id, which is smaller. If two ids have the same hash, a needless row does no harm. The same
+    # goes for an id in two partitions.
+    name = F.xxhash64("timer_id")
     names = far.where(F.col("timer_id").isNotNull()).select(name.alias("name"))
     if named <= _NAMES_SENT_MAX:
         # Without this, Spark moves and sorts all records that have an id.
         names = F.broadcast(names)
-    return (
-        requests.where(F.col("kind").isin(REQUEST, CANCEL) & F.col("timer_id").isNotNull() & (F.col("offset") >= since))
-        .withColumn("name", name)
-        .join(names, "name", "left_semi")
-        .select("partition", "offset", "appended_ms", "kind", "second", "millis", "timer_id", "condition")
-    )
+    # Of the records with an id only copies are neither; to compare the kind of each would take a fifth longer.
+    asks = requests.where((F.col("delay") != COPY) & F.col("timer_id").isNotNull() & (F.col("offset") >= since))
+    return asks.withColumn("name", name).join(names, "name", "left_semi")
 
 
 def copies_in(requests: DataFrame, bucket: Bucket) -> DataFrame:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple, Never
 
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from kafka_timers.broker.lake_group import tell_closed
@@ -40,12 +40,21 @@ from kafka_timers.lake.conditions import (
     NO_CONDITION_BYTES,
     VERDICTS,
     days_about,
-    has_conditions,
     history_of,
     in_force,
     verdicts_of,
 )
-from kafka_timers.lake.copies import COPY_BYTES, asks_about, copies_in, copies_of, need_no_copy, with_sure
+from kafka_timers.lake.copies import (
+    COPY_BYTES,
+    Folder,
+    asks_about,
+    copies_in,
+    copies_of,
+    folders_about,
+    need_no_copy,
+    others_in,
+    with_sure,
+)
 from kafka_timers.lake.live import Live, look, publish, refuse_other_topic
 from kafka_timers.lake.metrics import LakeMetrics
 from kafka_timers.lake.outcomes import intervals_of
@@ -208,13 +217,16 @@ class Promoter:
         decision = self._decide()
         requests = tables.read(self._spark, self._root, REQUESTS)
         far = self._held_by_nobody(far_requests(requests, bucket), bucket, decision.live)
-        there, named, since = _counts(far, F.count("*"), F.count("timer_id"), F.min("offset"))
-        if not there:
+        counts = (F.count("timer_id").alias("named"), F.min("offset").alias("since"))
+        folders = far.groupBy("delay", "due").agg(*counts).collect()
+        if not folders:
             return Seen()
         asks = requests.where(F.lit(False))
         judged_to: Mapping[int, int] = {}
-        if named:
-            far, asks, judged_to = self._in_force(requests, far, since, named)
+        if any(row.named for row in folders):
+            since = min(row.since for row in folders)
+            named_in = {(row.delay, row.due): row.named for row in folders}
+            far, asks, judged_to = self._in_force(requests, far, since, named_in)
         seals = decision.live.seals.items()
         told = [(at, seal.millis_from if seal.HasField("millis_from") else NOWHERE) for at, seal in seals]
         millis_from = tables.constant(self._spark, told, "partition int, millis_from bigint")
@@ -246,17 +258,21 @@ class Promoter:
         return left_to_the_lake(far, seals.select(newest.columns).unionByName(newest))
 
     def _in_force(
-        self, requests: DataFrame, far: DataFrame, since: int, named: int
+        self, requests: DataFrame, far: DataFrame, since: int, named_in: Mapping[Folder, int]
     ) -> tuple[DataFrame, DataFrame, Mapping[int, int]]:
         """
         Return *far*, and what `asks_about` returns for it, without records whose condition did not hold.
 
         The third value is, by partition, the offset below which this is known. Seals show the records that a worker had
-        read, and all seals up to some moment are needed, so only landed ones count.
+        read, and all seals up to some moment are needed, so only landed ones count. *named_in* has the number of rows
+        of *far* with a timer id, by folder.
         """
+        named = sum(named_in.values())
+        folders = folders_about(requests, far, since, named).collect()
+        if not any(row.conditions for row in folders):
+            # Nearly always no other record has an id of the bucket, so nothing else is read of those of other folders.
+            return far, asks_about(requests, far, since, named, others_in(folders, named_in)), {}
         asks = asks_about(requests, far, since, named)
-        if not has_conditions(asks):
-            return far, asks, {}
         history = history_of(requests, asks)
         seals = tables.read(self._spark, self._root, SEALS).where(F.col("through").isNull())
         newest = seals.groupBy("partition").agg(F.max("last").alias("newest"))
@@ -416,10 +432,6 @@ class Promoter:
 
     def _pause(self, for_s: float) -> None:
         asyncio.run(self._clock.sleep_until(self._clock.wall_s() + for_s))
-
-
-def _counts(frame: DataFrame, *counts: Column) -> Row:
-    return frame.agg(*counts).collect()[0]
 
 
 def _fences(seals: DataFrame) -> dict[int, int]:
