@@ -99,6 +99,10 @@ def signed(digest: int) -> int:
     return digest - ((digest >> 63) << 64)
 
 
+# The hash of the head for each second.
+_heads: dict[int, int] = {}
+
+
 def _plain_heads(seconds: Sequence[int]) -> Iterable[int]:
     """Return the hashes of the heads of callbacks with a key and no other headers, due in *seconds*."""
     fresh = set(seconds).difference(_heads)
@@ -108,10 +112,6 @@ def _plain_heads(seconds: Sequence[int]) -> Iterable[int]:
     texts = map(b"kv;".__add__, _ends_of(fresh))
     _heads.update(zip(fresh, map(xxh64_intdigest, texts, repeat(SEED)), strict=True))
     return map(_heads.__getitem__, seconds)
-
-
-# The hash of the head for each second.
-_heads: dict[int, int] = {}
 
 
 def _ends_of(seconds: Collection[int]) -> Iterable[bytes]:

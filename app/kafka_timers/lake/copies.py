@@ -13,7 +13,7 @@ from kafka_timers.core.wire import Copy, Future
 from kafka_timers.lake import message
 from kafka_timers.lake.buckets import Bucket, due_between
 from kafka_timers.lake.conditions import no_condition
-from kafka_timers.lake.schema import COPY
+from kafka_timers.lake.schema import COPY, REQUESTS
 from kafka_timers.lake.tables import constant
 from kafka_timers.lake.versions import marks_of
 
@@ -35,7 +35,7 @@ _OFFSET_BYTES, _SECOND_BYTES = 8, 6
 _NAMES_SENT_MAX = 1_000_000
 # Values of delay and due.
 Folder = tuple[str, str]
-_FOLDER = ("delay", "due")
+_FOLDER = REQUESTS.partitioned_by
 _ASKS = ("partition", "offset", "appended_ms", "kind", "second", "millis", "timer_id", "condition")
 COPY_BYTES = 5 + 2 * (1 + _OFFSET_BYTES) + 2 * (1 + _SECOND_BYTES)
 

@@ -35,7 +35,7 @@ from kafka_timers.settings import LakeSettings
 __all__ = ["Forgetting", "Kept", "about", "asked_about"]
 
 _NAME = ("partition", "offset")
-_FOLDER = ("delay", "due")
+_FOLDER = REQUESTS.partitioned_by
 _ID = ("partition", "timer_id")
 _ABOUT = "timer_id string, callback_key string"
 _VIEW = "kafka_timers_forgotten"

@@ -22,7 +22,7 @@ _RECORDS_MAX = 100_000
 # Spark compares a row with so many offsets, and looks for them by the bounds of its files.
 _LISTED_MAX = 100
 
-_NAME, _FOLDER = ("partition", "offset"), ("delay", "due")
+_NAME, _FOLDER = ("partition", "offset"), REQUESTS.partitioned_by
 
 
 @dataclass(frozen=True, slots=True)

@@ -218,7 +218,7 @@ class Promoter:
         requests = tables.read(self._spark, self._root, REQUESTS)
         far = self._held_by_nobody(far_requests(requests, bucket), bucket, decision.live)
         counts = (F.count("timer_id").alias("named"), F.min("offset").alias("since"))
-        folders = far.groupBy("delay", "due").agg(*counts).collect()
+        folders = far.groupBy(*REQUESTS.partitioned_by).agg(*counts).collect()
         if not folders:
             return Seen()
         asks = requests.where(F.lit(False))
@@ -270,7 +270,7 @@ class Promoter:
         named = sum(named_in.values())
         folders = folders_about(requests, far, since, named).collect()
         if not any(row.conditions for row in folders):
-            # Nearly always no other record has an id of the bucket, so nothing else is read of those of other folders.
+            # Nearly always no other record has an id of the bucket, so of other folders nothing else is read.
             return far, asks_about(requests, far, since, named, others_in(folders, named_in)), {}
         asks = asks_about(requests, far, since, named)
         history = history_of(requests, asks)
