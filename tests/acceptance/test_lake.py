@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from aiokafka import TopicPartition
+from aiokafka import AIOKafkaConsumer, TopicPartition
 from brokers import make_topic
 from pyspark.sql import SparkSession
 from service import Process, Service, take
@@ -191,6 +191,7 @@ class Years:
         job.kill()
         await ended
         begun.cancel()
+        await asyncio.wait({begun})
 
     async def until_landed(self) -> None:
         """Wait until the first file of requests has been written, committed or not."""
@@ -199,13 +200,18 @@ class Years:
 
     async def until_published(self, end: int) -> None:
         """Wait until there is more on the request log than *end*."""
-        while await self.end() <= end:  # noqa: ASYNC110  # a broker has to be asked
-            await asyncio.sleep(0.05)
+        # One consumer for all questions: aiokafka leaves a connection open where the start of a client is cancelled.
+        async with self.service.reading(self.service.callbacks) as consumer:
+            while await self.end_told_to(consumer) <= end:  # noqa: ASYNC110  # a broker has to be asked
+                await asyncio.sleep(0.05)
 
     async def end(self) -> int:
-        where = [TopicPartition(self.service.topics.requests, number) for number in range(PARTITIONS)]
         async with self.service.reading(self.service.callbacks) as consumer:
-            return sum((await consumer.end_offsets(where)).values())
+            return await self.end_told_to(consumer)
+
+    async def end_told_to(self, consumer: AIOKafkaConsumer) -> int:
+        where = [TopicPartition(self.service.topics.requests, number) for number in range(PARTITIONS)]
+        return sum((await consumer.end_offsets(where)).values())
 
     async def promote(self) -> int:
         def catch_up() -> int:
