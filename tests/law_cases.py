@@ -94,10 +94,10 @@ def seal(
     return made
 
 
-def lake_seal(last: int, fence: int, first: int | None = None) -> Sealed:
+def lake_seal(last: int, fence: int, first: int | None = None, *, horizon_from: int = 0) -> Sealed:
     """Return a seal of a partition that leaves requests due in more than a hundred seconds to the lake."""
     made = seal(last, fence, first)
-    made.horizon_s = HORIZON_S
+    made.horizon_s, made.horizon_from = HORIZON_S, horizon_from
     return made
 
 
@@ -244,6 +244,42 @@ CASES = [
         [request(1, 1, 200), copy(50, 150, 200, of=1, decided=40), cancel(52, 160)],
         [lake_seal(155, 51, 1)],
         "CC",
+    ),
+    Case(
+        "the first of two copies fires it",
+        [request(1, 1, 200), copy(50, 205, 200, of=1, decided=40), copy(80, 206, 200, of=1, decided=40)],
+        [lake_seal(205, 70, 1), lake_seal(206, 90)],
+        "F",
+    ),
+    Case(
+        "a copy counts for half an hour after its decision",
+        [request(1, 1, 4_000), copy(50, 1_850.999, 4_000, of=1, decided=40, decided_s=50)],
+        [lake_seal(1_860, 60, 1)],
+        "P",
+    ),
+    Case(
+        "a second later it is stale",
+        [request(1, 1, 4_000), copy(50, 1_851, 4_000, of=1, decided=40, decided_s=50)],
+        [lake_seal(1_860, 60, 1)],
+        "K",
+    ),
+    Case(
+        "a record at the offset up to which all was known overtakes a copy",
+        [request(1, 1, 200), cancel(40, 201), copy(50, 205, 200, of=1, decided=40)],
+        [lake_seal(204, 50, 1), lake_seal(205, 70)],
+        "KL",
+    ),
+    Case(
+        "a record below it does not",
+        [request(1, 1, 200), cancel(40, 201), copy(50, 205, 200, of=1, decided=41)],
+        [lake_seal(204, 50, 1), lake_seal(205, 70)],
+        "FL",
+    ),
+    Case(
+        "a horizon applies from its first offset on",
+        [request(1, 1, 200)],
+        [lake_seal(20, 14, 1, horizon_from=1)],
+        "K",
     ),
 ]
 

@@ -4,8 +4,11 @@ The outcomes of requests, worked out by Spark from Kafka's records: the table th
 A Spark job takes seconds, however little there is, so all cases are judged at once, each in a partition of its own.
 """
 
+import random
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from itertools import product
 from typing import NamedTuple
 
 import pytest
@@ -17,6 +20,7 @@ from pyspark.sql import functions as F
 
 from kafka_timers.core.wire import Sealed
 from kafka_timers.lake.conditions import history_of, in_force, verdicts_of
+from kafka_timers.lake.few import few_outcomes
 from kafka_timers.lake.outcomes import intervals_of, outcomes_of
 from kafka_timers.lake.pending import pending
 from kafka_timers.lake.records import requests_of, seals_of
@@ -41,24 +45,37 @@ class Outcome(NamedTuple):
     parked: bool | None
 
 
-def judged(spark: SparkSession, cases: Sequence[Case]) -> list[str]:
-    """Return the states of the records of each of *cases*, but of copies."""
+class Frames(NamedTuple):
+    """The tables that are made of some cases, each in a partition of its own, and what Spark computes from them."""
+
+    asked: DataFrame
+    intervals: DataFrame
+    rejected: DataFrame
+    verdicts: DataFrame
+    counted: DataFrame
+    outcomes: DataFrame
+    pending: DataFrame
+
+
+@contextmanager
+def frames_of(spark: SparkSession, cases: Sequence[Case]) -> Iterator[Frames]:
+    """Yield what `Frames` tells."""
     records = spark.createDataFrame(list(_records(cases)), RECORD)
     asked = requests_of(records.withColumn("headers", F.lit(None).cast(HEADERS)), 1)
     number = F.floor(F.col("offset") / APART).cast("int")
     asked = asked.withColumns({"partition": number, "offset": F.col("offset") % APART}).persist()
     sealed = [(None, seal.SerializeToString(), *at) for at, seal in _seals(cases)]
     seals = seals_of(spark.createDataFrame(sealed, RECORD))
-    rejected = [(partition, *each) for partition, case in enumerate(cases) for each in case.rejected]
+    rejected = of(
+        spark, [(partition, *each) for partition, case in enumerate(cases) for each in case.rejected], REJECTED
+    )
     intervals = intervals_of(seals).persist()
-    counted = in_force(asked, verdicts_of(history_of(asked, asked), intervals)).persist()
-    outcomes = outcomes_of(counted, intervals, of(spark, rejected, REJECTED))
-    found = told_of(asked, counted, outcomes, pending(counted, seals))
+    verdicts = verdicts_of(history_of(asked, asked), intervals)
+    counted = in_force(asked, verdicts).persist()
+    outcomes = outcomes_of(counted, intervals, rejected)
+    yield Frames(asked, intervals, rejected, verdicts, counted, outcomes, pending(counted, seals))
     for frame in (asked, intervals, counted):
         frame.unpersist()
-    return [
-        states_of({at: outcome for (n, at), outcome in found.items() if n == number}) for number in range(len(cases))
-    ]
 
 
 def _records(cases: Sequence[Case]) -> Iterator[tuple]:
@@ -77,17 +94,15 @@ def _moment(record: Record) -> datetime:
     return datetime.fromtimestamp(record.timestamp / 1000, UTC).replace(tzinfo=None)
 
 
-def told_of(
-    asked: DataFrame, counted: DataFrame, outcomes: DataFrame, waiting: DataFrame
-) -> dict[tuple[int, int], Outcome]:
+def told_of(frames: Frames) -> dict[tuple[int, int], Outcome]:
     """Return the result for each record but copies, by partition and offset."""
     name = ["partition", "offset"]
-    waits = waiting.select(*name, (F.col("far") & F.col("copied_at").isNull()).alias("parked"))
+    waits = frames.pending.select(*name, (F.col("far") & F.col("copied_at").isNull()).alias("parked"))
     rows = (
-        asked.where("kind <> 'copy'")
+        frames.asked.where("kind <> 'copy'")
         .select(*name)
-        .join(counted.select(*name, "kind"), name, "left")
-        .join(outcomes.select(*name, "reason", "taken_by", "fence"), name, "left")
+        .join(frames.counted.select(*name, "kind"), name, "left")
+        .join(frames.outcomes.select(*name, "reason", "taken_by", "fence"), name, "left")
         .join(waits, name, "left")
         .select(*name, *Outcome._fields)
     )
@@ -126,8 +141,19 @@ def state_of(outcome: Outcome, found: Mapping[int, Outcome]) -> str:
 
 
 @pytest.fixture(scope="module")
-def told(spark: SparkSession) -> dict[str, str]:
-    return dict(zip([case.name for case in TOLD], judged(spark, TOLD), strict=True))
+def frames(spark: SparkSession) -> Iterator[Frames]:
+    with frames_of(spark, TOLD) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def told(frames: Frames) -> dict[str, str]:
+    """The states of the records of each case, but of copies."""
+    found = told_of(frames)
+    return {
+        case.name: states_of({at: outcome for (n, at), outcome in found.items() if n == number})
+        for number, case in enumerate(TOLD)
+    }
 
 
 @pytest.mark.parametrize("case", ALL, ids=lambda case: case.name)
@@ -141,3 +167,29 @@ def test_spark_comes_to_the_same_states_of_random_histories(told: dict[str, str]
     """Both forms of seals, horizons, copies and conditions in any order."""
     assert {case.name: told[case.name] for case in HISTORIES} == {case.name: case.states for case in HISTORIES}
     assert set("".join(case.states for case in HISTORIES)) == set("PKFCMLUIR")
+
+
+def test_few_records_have_the_outcomes_that_spark_computes(frames: Frames) -> None:
+    rows = [row.asDict(recursive=True) for row in frames.asked.collect()]
+    random.Random(1).shuffle(rows)
+    few = few_outcomes(rows, frames.intervals, frames.rejected)
+    assert sorted(few.verdicts) == sorted(map(tuple, frames.verdicts.collect()))
+    assert {verdict for *_, verdict in few.verdicts} == {"ignored", "refused"}
+    lacks = ("sealed_ms", "digests", "callback", "asks")
+    for mine, theirs in ((few.outcomes, frames.outcomes), (few.pending, frames.pending)):
+        names = [name for name in theirs.columns if name not in lacks]
+        assert _by_place([tuple(row[name] for name in names) for row in mine]) == _by_place(
+            [tuple(row) for row in theirs.select(*names).collect()]
+        )
+    for name in ("reason", "taken_by", "fence", "sealed_in"):
+        assert {row[name] is None for row in few.outcomes} == {True, False}, name
+    assert {(row["late"], row["far"]) for row in few.outcomes} == set(product((True, False), repeat=2))
+    assert {(row["far"], row["copied_at"] is None) for row in few.pending} == {
+        (True, True),
+        (True, False),
+        (False, True),
+    }
+
+
+def _by_place(rows: list[tuple]) -> dict[tuple[int, int], tuple]:
+    return {row[:2]: row[2:] for row in rows}

@@ -22,6 +22,7 @@ The lake: jobs on Spark and Delta tables, for everything that need not be accura
     promote     far requests → timer-request, as copies, before they come due
     contents    content of the callbacks, for SQL
     lookup      all records of the timers with one id or key
+    few         outcomes of few records
     query       views for SQL; many cancels or moves at once
     lease       one landing at a time
     forget      removes the payloads of one person from the lake

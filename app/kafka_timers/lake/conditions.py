@@ -25,8 +25,8 @@ from kafka_timers.core.refused import Reason
 from kafka_timers.core.wire import Condition, Copy, Future, Record, Sealed
 from kafka_timers.lake import message
 from kafka_timers.lake.arrow import record_batch
-from kafka_timers.lake.outcomes import INTERVAL, first_interval
-from kafka_timers.lake.schema import CANCEL, COPY, REFUSED, REQUEST, asked_ms, due_of
+from kafka_timers.lake.outcomes import covered, newest_of
+from kafka_timers.lake.schema import CANCEL, COPY, REFUSED, REQUEST, due_of
 
 __all__ = [
     "IGNORED",
@@ -110,17 +110,13 @@ def verdicts_of(history: DataFrame, intervals: DataFrame) -> DataFrame:
     names = ("offset", "appended_ms", "kind", "second", "millis", "condition", "expected")
     copied = ("original", "original_s", "decided", "decided_s", "first_ms")
     records = history.where(F.col("kind").isin(REQUEST, CANCEL, COPY)).select(*_ID, *names, *copied)
-    # The seal that covers a request is the later of two, see `outcomes`; seals that are not needed change nothing.
-    read = first_interval(records.withColumn("at", F.col("offset")), intervals, F.col("fence") - 1)
-    read = read.withColumnRenamed("interval", "read").drop("at")
-    both = first_interval(read.withColumn("at", asked_ms()), intervals, F.col("end_ms") - 1)
-    both = both.withColumnRenamed("interval", "reached").drop("at")
-    newest = intervals.groupBy("partition").agg(F.max(F.struct(*INTERVAL)).alias("newest"))
+    # Seals that are not needed change nothing.
+    both = covered(records, intervals)
     record = F.struct(*names, *copied, "read", "reached")
     return (
         both.groupBy(*_ID)
         .agg(F.sort_array(F.collect_list(record)).alias("records"))
-        .join(F.broadcast(newest), "partition", "left")
+        .join(F.broadcast(newest_of(intervals)), "partition", "left")
         .select("partition", "timer_id", "records", "newest")
         .mapInArrow(_verdict_batches, VERDICTS)
     )

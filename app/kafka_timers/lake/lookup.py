@@ -1,7 +1,7 @@
 """
 Look up the records that concern the timers of one id or key, without a pass over the outcomes of all others.
 
-They are read once, and are few. So what became of them is computed from a frame of some rows, and not from the tables.
+They are read once, and are few. So what became of them is computed from these rows (`few`), and not from the tables.
 """
 
 from dataclasses import dataclass

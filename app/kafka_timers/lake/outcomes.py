@@ -23,18 +23,19 @@ from pyspark.sql import functions as F
 
 from kafka_timers.core.sums import VERSION
 from kafka_timers.lake.schema import REFUSED, REQUEST, asked_ms, begins_ms, ends_ms
-from kafka_timers.lake.versions import marks_of, millis_from_of
+from kafka_timers.lake.versions import first_millis, marks_of, millis_from_of
 
 __all__ = [
     "INTERVAL",
     "by_seal",
     "counted_as",
+    "covered",
     "due_ms",
     "figures",
     "fires",
-    "first_interval",
     "intervals_of",
     "last_second",
+    "newest_of",
     "outcomes_of",
     "totals",
     "waits_longer",
@@ -181,7 +182,7 @@ def outcomes_of(
     moments = timers.groupBy("partition", F.col("asked_ms").alias("at")).agg(
         *(F.min(name).alias(name) for name in ("offset", "second", "appended_ms")), F.max("offset").alias("last_offset")
     )
-    found = keep(first_interval(moments, intervals, F.col("end_ms") - 1).withColumnRenamed("at", "asked_ms"))
+    found = keep(_first_interval(moments, intervals, F.col("end_ms") - 1).withColumnRenamed("at", "asked_ms"))
     marks = keep(_marks(requests if changes is None else changes, rejected, millis_from_of(intervals)))
     behind = F.coalesce(F.col("at") >= F.col("interval.fence"), F.lit(False))
     sealed = _seen(timers, marks, found, horizon_s).where(~behind).withColumn("late", F.lit(False))
@@ -194,7 +195,7 @@ def outcomes_of(
     late = late.drop("interval").withColumn("late", F.lit(True))
     late = late.unionByName(refused.withColumn("late", F.lit(False)), allowMissingColumns=True)
     # Compared with the fence minus one, because a request at the fence lies behind it.
-    sealed = sealed.unionByName(first_interval(late, intervals, F.col("fence") - 1))
+    sealed = sealed.unionByName(_first_interval(late, intervals, F.col("fence") - 1))
     fence = F.when(F.col("at").isNotNull(), F.col("interval.fence"))
     return sealed.select(
         *_REQUEST,
@@ -217,6 +218,37 @@ def outcomes_of(
         F.col("interval.appended_ms").alias("seal_appended_ms"),
         *also,
     )
+
+
+def covered(rows: DataFrame, intervals: DataFrame) -> DataFrame:
+    """
+    Return *rows* with the two intervals of which the later one covers a request; each is null while there is none.
+
+    Args:
+        rows: partition int, offset bigint, second bigint, millis int, and other columns.
+        intervals: rows of `intervals_of`.
+
+    Returns:
+        the columns of *rows*, and with the fields `INTERVAL` read struct: the first interval whose fence passes the
+        offset, reached struct: the first one that passes the moment, without a meaning if there is no second.
+    """
+    read = _first_interval(rows.withColumn("at", F.col("offset")), intervals, F.col("fence") - 1)
+    read = read.withColumnRenamed("interval", "read").withColumn("at", asked_ms())
+    return _first_interval(read, intervals, F.col("end_ms") - 1).withColumnRenamed("interval", "reached").drop("at")
+
+
+def newest_of(intervals: DataFrame) -> DataFrame:
+    """
+    Return the last interval of each partition.
+
+    Args:
+        intervals: rows of `intervals_of`.
+
+    Returns:
+        partition int, newest struct with the fields `INTERVAL`, millis_from bigint as in `millis_from_of`.
+    """
+    newest = F.max(F.struct(*INTERVAL)).alias("newest")
+    return intervals.groupBy("partition").agg(newest, first_millis().alias("millis_from"))
 
 
 def _seen(timers: DataFrame, marks: DataFrame, found: DataFrame, horizon_s: int | None) -> DataFrame:
@@ -271,7 +303,7 @@ def _marks(requests: DataFrame, rejected: DataFrame, millis_from: DataFrame) -> 
     )
 
 
-def first_interval(rows: DataFrame, intervals: DataFrame, reaches: Column) -> DataFrame:
+def _first_interval(rows: DataFrame, intervals: DataFrame, reaches: Column) -> DataFrame:
     """Return *rows* with the column interval: the first interval that *reaches* their `at`; null if none does."""
     found = intervals.select("partition", reaches.alias("at"), F.struct(*INTERVAL).alias("interval"))
     # In descending order, so the last interval before a row is the first one that reaches its `at`. Of intervals that

@@ -13,7 +13,7 @@ All of them are views of the session. Only `lake cancel` and `lake move` write: 
 """
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from typing import Any, Self
 
 from pyspark.errors import PySparkException
@@ -33,6 +33,7 @@ from kafka_timers.lake.conditions import (
     verdicts_of,
 )
 from kafka_timers.lake.contents import CARRIED, CONTENTS, header_of, with_contents
+from kafka_timers.lake.few import Few, few_outcomes
 from kafka_timers.lake.live import publish, refuse_other_topic
 from kafka_timers.lake.lookup import Only, records_of
 from kafka_timers.lake.outcomes import due_ms, fires, intervals_of, outcomes_of
@@ -72,6 +73,16 @@ __all__ = [
 _NAME = ("partition", "offset")
 _ID = ("partition", "timer_id")
 _TIMER = (*_NAME, "appended_at", "second", "due_at", "millis", "topic", "timer_id", "far")
+
+
+# Columns of `pending.pending` and `outcomes.outcomes_of` that the views need.
+_PENDING = (
+    "partition int, offset bigint, appended_ms bigint, second bigint, millis int, timer_id string, topic string, "
+    "far boolean, value binary, key binary"
+)
+_OUTCOME = (
+    f"{_PENDING}, reason string, taken_by bigint, fence bigint, sealed_in bigint, late boolean, seal_appended_ms bigint"
+)
 
 
 # The tables that are views as they are, with timestamps and the seconds that these come from.
@@ -125,52 +136,68 @@ def open_views(
         for table in _MOMENTS
         if table.name in names
     }
-    asks_for_outcomes = not set(_OUTCOMES).isdisjoint(names)
+    wanted = {"fired" if name == "lateness" else name for name in names}
+    asks_for_outcomes = not wanted.isdisjoint(_OUTCOMES)
     if asks_for_outcomes or REQUESTS.name in names:
         requests = tables.read(spark, root, REQUESTS)
+        rows = records_of(requests, only) if only else []
         if only:
-            rows = records_of(requests, only)
             requests = tables.constant(spark, [tuple(row.values()) for row in rows], REQUESTS.columns)
         views[REQUESTS.name] = _timers(with_contents(requests))
         if asks_for_outcomes:
             seals = tables.read(spark, root, SEALS)
+            own = tables.read_rejected(spark, root, Topics.of(settings.topic_prefix).requests).drop("appended_ms")
             if only:
                 seals = seals.where(F.col("partition").isin({row["partition"] for row in rows}))
-            own = tables.read_rejected(spark, root, Topics.of(settings.topic_prefix).requests).drop("appended_ms")
-            views |= _outcomes(names, requests, seals, own, only)
+                views |= _of_few(wanted, requests, few_outcomes(rows, intervals_of(seals), own), only.key)
+            else:
+                views |= _of_all(wanted, requests, seals, own)
+            if "lateness" in names:
+                views["lateness"] = lateness(views["fired"])
     made = [name for name in VIEWS if name in views and name in names]
     for name in made:
         views[name].createOrReplaceTempView(name)
     return made
 
 
-def _outcomes(
-    names: Collection[str], requests: DataFrame, seals: DataFrame, rejected: DataFrame, only: Only | None
-) -> dict[str, DataFrame]:
-    """Return those of the views of outcomes that *names* are about."""
-    counted, intervals = requests, intervals_of(seals)
+def _of_all(wanted: Set[str], requests: DataFrame, seals: DataFrame, rejected: DataFrame) -> dict[str, DataFrame]:
+    """Return those of the views of outcomes that are *wanted*."""
+    counted, intervals, views = requests, intervals_of(seals), dict[str, DataFrame]()
     verdicts = tables.constant(requests.sparkSession, [], VERDICTS)
     if has_conditions(requests):
         verdicts = verdicts_of(history_of(requests, requests), intervals)
         counted = in_force(requests, verdicts)
-    # The timers of one id or key are few, so no other rows have to be moved to them.
-    keep: Callable[[DataFrame], DataFrame] = F.broadcast if only else lambda frame: frame
-    wanted, views = {"fired" if name == "lateness" else name for name in names}, dict[str, DataFrame]()
     # Spark takes some tenths of a second to check each of them, even if nobody reads it.
     if "pending" in wanted:
         views["pending"] = waiting(pending(counted, seals, also=CARRIED))
     if not wanted.isdisjoint(("fired", "cancelled")):
-        outcomes = outcomes_of(counted, intervals, rejected, keep=keep, also=CARRIED)
+        outcomes = outcomes_of(counted, intervals, rejected, also=CARRIED)
         if "fired" in wanted:
             views["fired"] = fired(outcomes)
         if "cancelled" in wanted:
             views["cancelled"] = cancelled(outcomes, requests)
     if "ignored" in wanted:
         views["ignored"] = ignored(requests, verdicts)
-    if only and only.key is not None:
-        # Other requests of the same ids may have another key.
-        views = {name: view.where(F.col("callback_key") == only.key) for name, view in views.items()}
-    return views | ({"lateness": lateness(views["fired"])} if "lateness" in names else {})
+    return views
+
+
+def _of_few(wanted: Set[str], requests: DataFrame, few: Few, key: str | None) -> dict[str, DataFrame]:
+    """Return the same views as constants, of the timers with *key* only if it is given."""
+    spark = requests.sparkSession
+    made: dict[str, Callable[[], DataFrame]] = {
+        "pending": lambda: waiting(_constant(spark, few.pending, _PENDING)),
+        "fired": lambda: fired(_constant(spark, few.outcomes, _OUTCOME)),
+        "cancelled": lambda: cancelled(_constant(spark, few.outcomes, _OUTCOME), requests),
+        "ignored": lambda: ignored(requests, tables.constant(spark, few.verdicts, VERDICTS)),
+    }
+    views = {name: make() for name, make in made.items() if name in wanted}
+    # Other requests of the same ids may have another key.
+    return views if key is None else {name: view.where(F.col("callback_key") == key) for name, view in views.items()}
+
+
+def _constant(spark: SparkSession, rows: Iterable[Mapping[str, Any]], columns: str) -> DataFrame:
+    names = [column.split()[0] for column in columns.split(", ")]
+    return tables.constant(spark, [[row[name] for name in names] for row in rows], columns)
 
 
 def _added(table: Table) -> dict[str, Column]:
