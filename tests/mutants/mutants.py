@@ -46,9 +46,9 @@ MUTANTS = [
                 "        fenced = await self._fence()\n"
                 "        await self._check_log()\n"
                 "        barred = await self._bar(fenced)\n"
-                "        tail = await self._tail(barred)\n",
-                "        tail = await self._tail(_Barred(None, None))\n        fenced = await self._fence()\n"
-                "        barred = await self._bar(fenced)\n",
+                "        tail = await self._tail(fenced, barred)\n",
+                "        tail = await self._ports.seals.tail(self.number, None)\n"
+                "        fenced = await self._fence()\n        barred = await self._bar(fenced)\n",
             ),
         ),
     ),

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import product
+from operator import itemgetter
 from typing import NamedTuple
 
 import pytest
@@ -66,9 +67,8 @@ def frames_of(spark: SparkSession, cases: Sequence[Case]) -> Iterator[Frames]:
     asked = asked.withColumns({"partition": number, "offset": F.col("offset") % APART}).persist()
     sealed = [(None, seal.SerializeToString(), *at) for at, seal in _seals(cases)]
     seals = seals_of(spark.createDataFrame(sealed, RECORD))
-    rejected = of(
-        spark, [(partition, *each) for partition, case in enumerate(cases) for each in case.rejected], REJECTED
-    )
+    named = [(partition, *each) for partition, case in enumerate(cases) for each in case.rejected]
+    rejected = of(spark, named, REJECTED)
     intervals = intervals_of(seals).persist()
     verdicts = verdicts_of(history_of(asked, asked), intervals)
     counted = in_force(asked, verdicts).persist()
@@ -191,5 +191,5 @@ def test_few_records_have_the_outcomes_that_spark_computes(frames: Frames) -> No
     }
 
 
-def _by_place(rows: list[tuple]) -> dict[tuple[int, int], tuple]:
-    return {row[:2]: row[2:] for row in rows}
+def _by_place(rows: list[tuple]) -> list[tuple]:
+    return sorted(rows, key=itemgetter(0, 1))
