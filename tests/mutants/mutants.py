@@ -17,6 +17,19 @@ class Mutant(NamedTuple):
     file: str
     edits: tuple[tuple[str, str], ...]
 
+    def broken(self, text: str) -> str:
+        """
+        Return *text*, that of the file, with the edits.
+
+        Raises:
+            ValueError: a text does not stand there once.
+        """
+        for old, new in self.edits:
+            if text.count(old) != 1:
+                raise ValueError(f"{self.name}: {self.file} has {text.count(old)} times {old!r}: write it anew")
+            text = text.replace(old, new)
+        return text
+
 
 def _one(name: str, file: str, old: str, new: str) -> Mutant:
     return Mutant(name, file, ((old, new),))

@@ -29,6 +29,7 @@ from kafka_timers.lake.outcomes import covered, newest_of
 from kafka_timers.lake.schema import CANCEL, COPY, REFUSED, REQUEST, due_of
 
 __all__ = [
+    "AS_REFUSED",
     "IGNORED",
     "NO_CONDITION_BYTES",
     "VERDICTS",
@@ -49,6 +50,12 @@ _REQUEST = ("partition", "offset")
 _ID = ("partition", "timer_id")
 # Columns of `verdicts_of`.
 VERDICTS = "partition int, offset bigint, verdict string"
+# What changes in a row that could not be judged. It has then what `records` gives a refused record.
+AS_REFUSED: dict[str, str | None] = {
+    "kind": REFUSED,
+    "reason": Reason.CONDITION_UNSUPPORTED.value,
+    **dict.fromkeys(("second", "millis", "topic", "timer_id")),
+}
 
 
 def has_conditions(requests: DataFrame) -> bool:
@@ -135,13 +142,8 @@ def in_force(requests: DataFrame, verdicts: DataFrame) -> DataFrame:
     """
     said = requests.where(F.col("condition").isNotNull()).join(F.broadcast(verdicts), [*_REQUEST], "left")
     is_refused = F.coalesce(F.col("verdict") == REFUSED, F.lit(False))
-    # The same columns as in `records` for a refused record.
     said = said.where(F.col("verdict").isNull() | is_refused).withColumns(
-        {
-            "kind": F.when(is_refused, REFUSED).otherwise(F.col("kind")),
-            "reason": F.when(is_refused, Reason.CONDITION_UNSUPPORTED.value),
-            **{name: F.when(~is_refused, F.col(name)) for name in ("second", "millis", "topic", "timer_id")},
-        }
+        {name: F.when(is_refused, F.lit(value)).otherwise(F.col(name)) for name, value in AS_REFUSED.items()}
     )
     return requests.where(F.col("condition").isNull()).unionByName(said.select(requests.columns))
 

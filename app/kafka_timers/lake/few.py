@@ -15,20 +15,15 @@ from typing import Any, NamedTuple
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from kafka_timers.core.refused import Reason
 from kafka_timers.core.wire import COPY_STALE_S
 from kafka_timers.lake import tables
-from kafka_timers.lake.conditions import IGNORED, verdicts_in
+from kafka_timers.lake.conditions import AS_REFUSED, IGNORED, verdicts_in
 from kafka_timers.lake.outcomes import covered, newest_of
 from kafka_timers.lake.schema import CANCEL, COPY, REFUSED, REQUEST
 
 __all__ = ["Few", "few_outcomes"]
 
 _Row = Mapping[str, Any]
-# A record whose condition could not be judged, as `conditions.in_force` changes it.
-_UNJUDGED = {"kind": REFUSED, "reason": Reason.CONDITION_UNSUPPORTED.value} | dict.fromkeys(
-    ("second", "millis", "topic", "timer_id")
-)
 _PLACE = itemgetter("partition", "offset")
 
 
@@ -64,8 +59,9 @@ def few_outcomes(rows: Sequence[_Row], intervals: DataFrame, rejected: DataFrame
         intervals: rows of `intervals_of`, all of these partitions.
         rejected: partition int, offset bigint and reason string of requests that went to timer-rejected.
     """
+    few = Few([], [], [])
     if not rows:
-        return Few([], [], [])
+        return few
     ordered = sorted(rows, key=_PLACE)
     names = ("partition", "offset", "second", "millis")
     places = tables.constant(
@@ -74,13 +70,12 @@ def few_outcomes(rows: Sequence[_Row], intervals: DataFrame, rejected: DataFrame
         "partition int, offset bigint, second bigint, millis int",
     )
     found, reasons = _found(places, intervals), _reasons(places, rejected)
-    few = Few([], [], [])
     for partition, group in groupby(ordered, itemgetter("partition")):
         own = [{**row, **found[_PLACE(row)]} for row in group]
         newest, millis_from = own[0]["newest"], own[0]["millis_from"]
         verdicts = dict(_verdicts(own, newest))
         counted = [
-            row | _UNJUDGED if verdicts.get(row["offset"]) == REFUSED else row
+            row | AS_REFUSED if verdicts.get(row["offset"]) == REFUSED else row
             for row in own
             if verdicts.get(row["offset"]) != IGNORED
         ]
