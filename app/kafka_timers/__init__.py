@@ -8,9 +8,10 @@ take `kafka_timers.sync`, and tests take `kafka_timers.testing`.
 
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.client.callback import Callback, request_from, token_from
-from kafka_timers.client.request import Answer, Headers, Outcome, Pending, Timer
+from kafka_timers.client.request import Answer, CallbackOptions, Headers, Outcome, Pending, Timer
 from kafka_timers.client.retry import Retry, RetryPolicy
 from kafka_timers.client.timer_client import TimerClient
+from kafka_timers.client.times import At, Cron, Every
 from kafka_timers.client.token_guard import TokenGuard
 from kafka_timers.core.wire import Future, Header
 from kafka_timers.errors import (
@@ -29,9 +30,13 @@ from kafka_timers.errors import (
 __all__ = [
     "Answer",
     "AnswerError",
+    "At",
     "BrokerError",
     "Callback",
+    "CallbackOptions",
     "ClientStateError",
+    "Cron",
+    "Every",
     "Future",
     "Header",
     "Headers",

@@ -10,7 +10,7 @@ import pytest
 from brokers import set_topic
 from service import Process, Service
 
-from kafka_timers import TimerClient
+from kafka_timers import At, Every, TimerClient
 from kafka_timers.core.calendar import TZDATA_VERSION
 from kafka_timers.core.schedules import Planned, Schedule, instant_text
 from kafka_timers.core.wire import REJECT_PREFIX
@@ -54,7 +54,7 @@ async def each_run_fires_once(service: Service, count: int, seconds: int, kill_e
     living = asyncio.create_task(killed_again_and_again(service, ["worker", "planner"], last, kill_every_s, rng))
     async with TimerClient(service.bootstrap, topic_prefix=service.prefix) as timers:
         puts = [
-            timers.schedules.put(name, every=every_s, start=first, end=last, topic=service.callbacks, catch_up="all")
+            timers.schedules.put(name, Every(every_s), start=first, end=last, topic=service.callbacks, catch_up="all")
             for name, every_s in every.items()
         ]
         await asyncio.gather(*puts)
@@ -91,7 +91,7 @@ async def test_a_planner_that_fails_again_and_again_says_for_how_long_and_why(se
     # The broker takes no record of the planner, and its own, which end transactions.
     await set_topic(service.bootstrap, service.topics.planned, {"cleanup.policy": "compact", "max.message.bytes": "90"})
     async with TimerClient(service.bootstrap, topic_prefix=service.prefix) as timers:
-        await timers.schedules.put("s", every=1, topic=service.callbacks, value=b"x", catch_up="last")
+        await timers.schedules.put("s", Every(1), topic=service.callbacks, value=b"x", catch_up="last")
     said = await planner.until("/readyz", lambda _, body: "have not been planned for" in body)
     assert service.topics.planned in said
     assert planner.metric("kafka_timers_planner_behind_seconds") > 15
@@ -114,7 +114,7 @@ async def test_a_run_can_be_cancelled_and_an_invalid_schedule_is_rejected(servic
             service.topics.schedules, wrong.SerializeToString(), key=b"wrong", partition=0
         )
         at = [second, second + 1, second + 2]
-        put = await timers.schedules.put("three", at=at, topic=service.callbacks, value=b"x")
+        put = await timers.schedules.put("three", At(at), topic=service.callbacks, value=b"x")
         [told] = await timers.schedules.list("three")
         assert told == put
         run = f"three@{instant_text((second + 1) * 1000)}"

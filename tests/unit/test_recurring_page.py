@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from kafka_timers import Cron
 from kafka_timers.cli.program import program
 from kafka_timers.client.schedules import Recurring
 from kafka_timers.core.calendar import CronTimes, Gap, Overlap, zone_of
@@ -99,8 +100,9 @@ def test_clocks_change_as_the_page_says(expression: str, forward: str, back: str
 
 async def test_a_wrong_zone_is_refused_as_the_page_says() -> None:
     [told] = re.findall(r"^cron\.zone: .*$", PAGE, re.MULTILINE)
+    times = Cron("* * * * *", zone="Europe/Pariss")
     with pytest.raises(ScheduleError) as raised:
-        await InMemoryTimers(ManualClock()).client.schedules.put("s", cron="* * * * *", zone="Europe/Pariss", topic="t")
+        await InMemoryTimers(ManualClock()).client.schedules.put("s", times, topic="t")
     assert re.sub(r"tzdata \w+:", "tzdata:", str(raised.value)) == re.sub(r"tzdata \w+:", "tzdata:", told)
 
 

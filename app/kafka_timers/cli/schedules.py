@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Awaitable, Callable
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -16,6 +16,7 @@ from kafka_timers.cli.options import Delay, When, content_of, content_options, j
 from kafka_timers.cli.render import printable
 from kafka_timers.cli.running import needs, wait_for
 from kafka_timers.client.timer_client import TimerClient
+from kafka_timers.client.times import At, Cron, Every, Times
 
 if TYPE_CHECKING:
     from kafka_timers.client.schedules import Recurring, Schedules
@@ -90,8 +91,6 @@ def put(
     kafka: Kafka,
     topic_prefix: str,
     as_json: bool,
-    every_ms: int | None,
-    moments: tuple[datetime | float, ...],
     jitter_ms: int,
     window_ms: int,
     **given: Any,
@@ -105,14 +104,11 @@ def put(
     Each run is a timer with the id ID@INSTANT, as report@2030-01-31T12:00:00Z,
     which `find`, `cancel` and `move` take.
     """
+    times = _times_of(given)
+    given["jitter"] = timedelta(milliseconds=jitter_ms)
+    given["catch_up_window"] = timedelta(milliseconds=window_ms)
     content = content_of(given)
-    times: dict[str, Any] = {
-        "every": None if every_ms is None else timedelta(milliseconds=every_ms),
-        "at": moments or None,
-        "jitter": timedelta(milliseconds=jitter_ms),
-        "catch_up_window": timedelta(milliseconds=window_ms),
-    }
-    found = _with_schedules(kafka, topic_prefix, lambda schedules: schedules.put(schedule_id, **times, **content))
+    found = _with_schedules(kafka, topic_prefix, lambda schedules: schedules.put(schedule_id, times, **content))
     _show(found, as_json)
 
 
@@ -223,6 +219,17 @@ def next_(schedule_id: str, kafka: Kafka, topic_prefix: str, count: int, as_json
             click.echo(f"  the clocks go {'forward' if (offset or timedelta()) > before else 'back'} by {hours}")
         before = offset
         click.echo(f"{run.isoformat(sep=' ')}  {run.tzname()}")
+
+
+def _times_of(given: dict[str, Any]) -> Times:
+    """Take the options for the times of a schedule out of *given*, and return the times."""
+    zone, gap, overlap, anchor = (given.pop(name) for name in ("zone", "gap", "overlap", "anchor"))
+    cron, every_ms, moments = (given.pop(name) for name in ("cron", "every_ms", "moments"))
+    if sum((cron is not None, every_ms is not None, bool(moments))) != 1:
+        raise click.UsageError("give one of --cron, --every and --at")
+    if cron is not None:
+        return Cron(cron, zone, gap, overlap)
+    return At(moments) if moments else Every(timedelta(milliseconds=every_ms), anchor)
 
 
 def _next_text(found: "Recurring") -> str:

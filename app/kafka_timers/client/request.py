@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Self
+from typing import Self, TypedDict
 
 from kafka_timers.core.callbacks import Shown
 from kafka_timers.core.routing import partition_of
@@ -19,6 +19,7 @@ from kafka_timers.errors import RequestError
 
 __all__ = [
     "Answer",
+    "CallbackOptions",
     "CallbackSpec",
     "Headers",
     "Outcome",
@@ -49,21 +50,37 @@ _request_matches = re.compile(r"(0|[1-9][0-9]{0,9}):[0-9]{1,19}", re.ASCII).full
 _topic_matches = re.compile(r"(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}").fullmatch
 
 
+class CallbackOptions(TypedDict, total=False):
+    """
+    All of a callback but its topic: keywords of `at`, `after`, `create`, `move` and `schedules.put`.
+
+    Attributes:
+        key: key of the callback, text or bytes; by default, and for None, a callback without a key.
+        value: value of the callback; empty by default; None for a tombstone, a record without a value.
+        token: handed back in the header `timer-token`; see `TokenGuard`.
+        headers: headers of the callback, after the service's own.
+        partition: partition of the topic; by default Kafka's default partitioner chooses it by *key*.
+        partition_key: chooses the partition in place of *key*.
+    """
+
+    key: str | bytes | None
+    value: bytes | None
+    token: str | None
+    headers: Headers
+    partition: int | None
+    partition_key: str | bytes | None
+
+
 @dataclass(frozen=True, slots=True)
 class CallbackSpec:
     """
-    A callback as a caller describes it, in the caller's types and not checked yet; `TimerClient.at` explains the
-    fields.
+    A callback as a caller describes it, in the caller's types and not checked yet.
 
     Attributes:
         topic: name of the topic that gets the callback.
-        key: key of the callback; None for no key.
-        value: value of the callback; None for a tombstone.
         timer_id: the caller's own name for the timer; None for no name.
-        token: cancellation token, which the callback carries; None for no token.
-        headers: headers of the callback, after the service's own.
-        partition: partition of the topic; None lets Kafka's default partitioner choose by the key.
-        partition_key: chooses the partition in place of the key; None for no such key.
+
+    `CallbackOptions` explains the others.
     """
 
     topic: str

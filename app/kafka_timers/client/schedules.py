@@ -5,28 +5,26 @@ A schedule is a record on the compacted topic `timer-schedule`. Planners turn it
 due; see docs/recurring.md.
 """
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Self
+from typing import Literal, Self, Unpack
 
 from kafka_timers.client.channel import Channel
-from kafka_timers.client.request import CallbackSpec, Headers, Timer, checked_id, future_of, timed
+from kafka_timers.client.request import CallbackOptions, CallbackSpec, Timer, checked_id, future_of, timed
+from kafka_timers.client.times import Times, chosen, milliseconds
 from kafka_timers.clock import Clock
 from kafka_timers.core.callbacks import Shown
 from kafka_timers.core.moments import moment_at
 from kafka_timers.core.schedules import CatchUp, Schedule, future_of_run, next_runs, schedule_from, times_text, zone_in
 from kafka_timers.core.text import pairs_of
-from kafka_timers.errors import RequestError, ScheduleError
+from kafka_timers.errors import ScheduleError
 
-__all__ = ["CATCH_UPS", "GAPS", "OVERLAPS", "Recurring", "Schedules", "schedule_of"]
+__all__ = ["Recurring", "Schedules"]
 
 # `list` is a method of `Schedules`, so the type is named outside of the class.
 _Moments = list[datetime]
 
-CATCH_UPS = {"last": CatchUp.CATCH_UP_LAST, "all": CatchUp.CATCH_UP_ALL, "none": CatchUp.CATCH_UP_NONE}
-GAPS = {"default": 0, "at-jump": 1, "skip": 2}
-OVERLAPS = {"default": 0, "first": 1, "both": 2}
+_CATCH_UPS = {"last": CatchUp.CATCH_UP_LAST, "all": CatchUp.CATCH_UP_ALL, "none": CatchUp.CATCH_UP_NONE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,58 +79,6 @@ class Recurring:
         ]
 
 
-def schedule_of(
-    callback: CallbackSpec,
-    reserved: frozenset[str],
-    *,
-    cron: str | None = None,
-    zone: str = "UTC",
-    every: timedelta | float | None = None,
-    anchor: datetime | float | None = None,
-    at: Iterable[datetime | float] | None = None,
-    start: datetime | float | None = None,
-    end: datetime | float | None = None,
-    runs: int | None = None,
-    jitter: timedelta | float = 0,
-    catch_up: str = "last",
-    catch_up_window: timedelta | float | None = None,
-    gap: str = "default",
-    overlap: str = "default",
-    paused: bool = False,
-    note: str = "",
-) -> Schedule:
-    """
-    Return the message of a schedule; `Schedules.put` explains the arguments, and `Schedules.write` checks the times.
-
-    Raises:
-        ScheduleError: an argument is none of its choices, or not exactly one of *cron*, *every* and *at* is given.
-        RequestError: a request cannot carry the callback.
-        WhenError: a moment is not a point in time that a timer can have.
-    """
-    if sum(given is not None for given in (cron, every, at)) != 1:
-        raise ScheduleError("give one of cron, every and at", field="when")
-    schedule = Schedule(callback=future_of(callback, reserved), paused=paused, note=note)
-    if cron is not None:
-        schedule.cron.expression, schedule.cron.zone = cron, zone
-        schedule.cron.gap = _chosen(gap, GAPS, "gap")  # type: ignore[assignment]
-        schedule.cron.overlap = _chosen(overlap, OVERLAPS, "overlap")  # type: ignore[assignment]
-    elif every is not None:
-        schedule.interval.every_ms = _milliseconds(every)
-        schedule.interval.anchor_ms = 0 if anchor is None else moment_at(anchor)
-    else:
-        schedule.instants.at_ms.extend(sorted({moment_at(each) for each in at or ()}))
-    schedule.from_ms = 0 if start is None else moment_at(start)
-    schedule.until_ms = 0 if end is None else moment_at(end)
-    if runs is not None:
-        if runs < 1:
-            raise ScheduleError(f"{runs} runs are none: give 1 or more, or None for no bound", field="runs")
-        schedule.runs_max = runs
-    schedule.jitter_ms = _milliseconds(jitter)
-    schedule.catch_up = _chosen(catch_up, CATCH_UPS, "catch_up")  # type: ignore[assignment]
-    schedule.catch_up_window_s = 0 if catch_up_window is None else -(-_milliseconds(catch_up_window) // 1000)
-    return schedule
-
-
 class Schedules:
     """
     The schedules of a service, at `TimerClient.schedules`.
@@ -151,29 +97,18 @@ class Schedules:
     async def put(
         self,
         schedule_id: str,
+        times: Times,
         *,
         topic: str,
-        key: str | bytes | None = None,
-        value: bytes | None = b"",
-        token: str | None = None,
-        headers: Headers = (),
-        partition: int | None = None,
-        partition_key: str | bytes | None = None,
-        cron: str | None = None,
-        zone: str = "UTC",
-        every: timedelta | float | None = None,
-        anchor: datetime | float | None = None,
-        at: Iterable[datetime | float] | None = None,
         start: datetime | float | None = None,
         end: datetime | float | None = None,
         runs: int | None = None,
         jitter: timedelta | float = 0,
-        catch_up: str = "last",
+        catch_up: Literal["last", "all", "none"] = "last",
         catch_up_window: timedelta | float | None = None,
-        gap: str = "default",
-        overlap: str = "default",
         paused: bool = False,
         note: str = "",
+        **others: Unpack[CallbackOptions],
     ) -> Recurring:
         """
         Make a callback come again and again. Returns once the broker has accepted the schedule.
@@ -182,28 +117,17 @@ class Schedules:
 
         Args:
             schedule_id: your own name for it; a run has the timer id `schedule_id@2030-01-31T12:00:00Z`.
-            topic: topic that gets the callbacks; this and the next arguments are as in `TimerClient.at`.
-            key: see there.
-            value: see there.
-            token: see there.
-            headers: see there.
-            partition: see there.
-            partition_key: see there.
-            cron: minute, hour, day of month, month and day of week; or six fields, the first being the second.
-            zone: IANA name of the time zone of *cron*.
-            every: in place of *cron*, a timedelta or seconds between two runs, at least one second.
-            anchor: a moment at which *every* has a run; by default the UNIX epoch, so that an hour runs on the hour.
-            at: in place of *cron*, the moments of all runs.
+            times: `Cron("0 9 * * *", zone="Europe/Paris")`, `Every(60)` or `At([...])`.
+            topic: topic that gets the callbacks, as in `TimerClient.at`.
             start: no run is before this moment.
             end: no run is at this moment or later.
             runs: largest number of runs.
             jitter: longest delay that is added to a run; the same run always gets the same delay.
             catch_up: make up for "last", "all" or "none" of the runs that were missed while no planner worked.
             catch_up_window: age up to which a missed run is made up for; a day by default.
-            gap: "at-jump" or "skip" for a local time that the clocks jump over; docs/recurring.md tells the default.
-            overlap: "first" or "both" for a local time that comes twice; likewise.
             paused: whether it has no runs for now.
             note: a note for people.
+            others: key, value, token, headers, partition and partition_key of the callbacks; see `CallbackOptions`.
 
         Raises:
             ScheduleError: the schedule has no times, or asks for something that no schedule can have; the text names
@@ -213,25 +137,19 @@ class Schedules:
             PublishError: the broker did not accept it; after a time limit it still may.
             TopicsError: `timer-schedule` does not exist.
         """
-        schedule = schedule_of(
-            CallbackSpec(topic, key, value, None, token, headers, partition, partition_key),
-            self._reserved,
-            cron=cron,
-            zone=zone,
-            every=every,
-            anchor=anchor,
-            at=at,
-            start=start,
-            end=end,
-            runs=runs,
-            jitter=jitter,
-            catch_up=catch_up,
-            catch_up_window=catch_up_window,
-            gap=gap,
-            overlap=overlap,
-            paused=paused,
-            note=note,
-        )
+        schedule = Schedule(callback=future_of(CallbackSpec(topic, **others), self._reserved), paused=paused, note=note)
+        if not isinstance(times, Times):
+            raise ScheduleError(f"{times!r} is none: give Cron, Every or At", field="times")
+        times.write_to(schedule)
+        schedule.from_ms = 0 if start is None else moment_at(start)
+        schedule.until_ms = 0 if end is None else moment_at(end)
+        if runs is not None:
+            if runs < 1:
+                raise ScheduleError(f"{runs} runs are none: give 1 or more, or None for no bound", field="runs")
+            schedule.runs_max = runs
+        schedule.jitter_ms = milliseconds(jitter)
+        schedule.catch_up = chosen(catch_up, _CATCH_UPS, "catch_up")  # type: ignore[assignment]
+        schedule.catch_up_window_s = 0 if catch_up_window is None else -(-milliseconds(catch_up_window) // 1000)
         return await self.write(schedule_id, schedule)
 
     async def write(self, schedule_id: str, schedule: Schedule) -> Recurring:
@@ -345,17 +263,3 @@ class Schedules:
         schedule = (await self._known(schedule_id)).message
         schedule.paused, schedule.note = paused, note or schedule.note
         return await self.write(schedule_id, schedule)
-
-
-def _chosen(given: str, choices: Mapping[str, int], field: str) -> int:
-    if given not in choices:
-        raise ScheduleError(f"{given!r} is none of {', '.join(choices)}", field=field)
-    return choices[given]
-
-
-def _milliseconds(given: timedelta | float) -> int:
-    if isinstance(given, timedelta):
-        return given // timedelta(milliseconds=1)
-    if isinstance(given, bool) or not isinstance(given, int | float):
-        raise RequestError(f"{given!r} is of type {type(given).__name__}: give a timedelta or seconds")
-    return round(given * 1000)

@@ -9,7 +9,7 @@ import dataclasses
 from datetime import datetime, timedelta
 from functools import cached_property
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from aiokafka import AIOKafkaProducer
 
@@ -18,8 +18,8 @@ from kafka_timers.client.channel import Channel, KafkaChannel
 from kafka_timers.client.received import Received
 from kafka_timers.client.request import (
     Answer,
+    CallbackOptions,
     CallbackSpec,
-    Headers,
     Outcome,
     Pending,
     Timer,
@@ -137,13 +137,8 @@ class TimerClient:
         when: datetime | float,
         *,
         topic: str,
-        key: str | bytes | None = None,
-        value: bytes | None = b"",
         timer_id: str | None = None,
-        token: str | None = None,
-        headers: Headers = (),
-        partition: int | None = None,
-        partition_key: str | bytes | None = None,
+        **others: Unpack[CallbackOptions],
     ) -> Timer:
         """
         Ask for a callback at *when*. Returns once the broker has accepted the request.
@@ -152,18 +147,10 @@ class TimerClient:
             when: an aware datetime or UNIX seconds. The timer fires at that millisecond; a finer fraction is rounded
                 up, so it is never early. A moment in the past fires at once.
             topic: topic that gets the callback; it must exist, and the service's operator must allow it.
-            key: key of the callback, text or bytes; None for a callback without a key.
-            value: value of the callback; None for a tombstone, a record without a value.
             timer_id: your own name for the timer. This timer replaces the one that is pending under the same name. If
                 that one is due when the broker takes this request, both fire; `move` with `if_pending` and `create`
                 rule that out.
-            token: handed back in the header `timer-token`; see `TokenGuard`.
-            headers: headers of the callback, after the service's own.
-            partition: partition of *topic*; by default Kafka's default partitioner chooses it by *key*.
-            partition_key: chooses the partition in place of *key*.
-
-        A key that is not UTF-8, a tombstone, a partition and a partition key need workers of this version, as
-        docs/wire.md explains. Earlier ones refuse the request.
+            others: key, value, token, headers, partition and partition_key of the callback; see `CallbackOptions`.
 
         Raises:
             WhenError: *when* is not a point in time that a timer can have.
@@ -171,21 +158,15 @@ class TimerClient:
             PublishError: the broker did not accept the request; after a time limit it still may.
         """
         due_ms = moment_at(when)
-        callback = CallbackSpec(topic, key, value, timer_id, token, headers, partition, partition_key)
-        return await self._schedule(due_ms, future_of(callback, self._reserved))
+        return await self._schedule(due_ms, self._future(CallbackSpec(topic, timer_id=timer_id, **others)))
 
     async def after(
         self,
         delay: timedelta | float,
         *,
         topic: str,
-        key: str | bytes | None = None,
-        value: bytes | None = b"",
         timer_id: str | None = None,
-        token: str | None = None,
-        headers: Headers = (),
-        partition: int | None = None,
-        partition_key: str | bytes | None = None,
+        **others: Unpack[CallbackOptions],
     ) -> Timer:
         """
         Ask for a callback *delay* from now by this host's clock; otherwise as `at`.
@@ -197,8 +178,7 @@ class TimerClient:
             WhenError: *delay* is negative, or is no delay.
         """
         due_ms = moment_after(delay, self._clock.wall_s())
-        callback = CallbackSpec(topic, key, value, timer_id, token, headers, partition, partition_key)
-        return await self._schedule(due_ms, future_of(callback, self._reserved))
+        return await self._schedule(due_ms, self._future(CallbackSpec(topic, timer_id=timer_id, **others)))
 
     async def send_later(self, key: bytes | None, value: bytes, topic: str, when: datetime | float) -> Timer:
         """
@@ -214,14 +194,9 @@ class TimerClient:
         when: datetime | float,
         *,
         topic: str,
-        key: str | bytes | None = None,
-        value: bytes | None = b"",
-        token: str | None = None,
-        headers: Headers = (),
-        partition: int | None = None,
-        partition_key: str | bytes | None = None,
         request: str | None = None,
         timeout_s: float = 10.0,
+        **others: Unpack[CallbackOptions],
     ) -> Answer:
         """
         Ask for a callback at *when* unless *timer_id* is known already, and return the service's answer.
@@ -231,7 +206,7 @@ class TimerClient:
 
         Args:
             timer_id: your own name for the timer.
-            when: as in `at`, and so are the others.
+            when: as in `at`, and so are *topic* and *others*.
             request: partition:offset of a request of this id whose timer does not count once it is due. Give the
                 request of the callback that you have read, to ask for the next timer only once.
             timeout_s: longest wait for the answer, once the broker has accepted the request.
@@ -250,9 +225,8 @@ class TimerClient:
             BrokerError: the reply topic cannot be read.
             TopicsError: the reply topic does not exist.
         """
-        callback = CallbackSpec(topic, key, value, timer_id, token, headers, partition, partition_key)
         due_ms = moment_at(when)
-        future = future_of(callback, self._reserved)
+        future = self._future(CallbackSpec(topic, timer_id=timer_id, **others))
         return await self.ask(only_if_absent(future, request), due_ms, timeout_s)
 
     async def cancel(
@@ -289,15 +263,10 @@ class TimerClient:
         *,
         after: timedelta | float | None = None,
         topic: str | None = None,
-        key: str | bytes | None = None,
-        value: bytes | None = b"",
-        token: str | None = None,
-        headers: Headers = (),
-        partition: int | None = None,
-        partition_key: str | bytes | None = None,
         if_pending: bool = False,
         request: str | None = None,
         timeout_s: float = 10.0,
+        **others: Unpack[CallbackOptions],
     ) -> Answer:
         """
         Move the timer that is pending under *timer_id* to another moment, and return the service's answer.
@@ -315,7 +284,7 @@ class TimerClient:
             timer_id: as you gave it to `at`, `after`, `move` or `create`.
             when: as in `at`.
             after: in place of *when*, the delay from now, as in `after`.
-            topic: as in `at`. The other arguments that describe the callback need it.
+            topic: as in `at`, and so are *others*, which need it.
             if_pending: do nothing unless a timer is pending under this id; without *topic* this always applies.
             request: move only the timer of this request (partition:offset, as in `Timer.request`), and not one that has
                 replaced it since; with *topic* it needs *if_pending*.
@@ -336,16 +305,13 @@ class TimerClient:
         """
         due_ms = moment_of(when, after, self._clock.wall_s())
         if topic is None:
-            others = (key, token, partition, partition_key)
-            if value != b"" or headers or any(each is not None for each in others):
+            if CallbackSpec("", **others) != CallbackSpec(""):
                 raise RequestError(
                     "without a topic only the time is changed: give topic with key, value, token and all else of the "
                     "callback, or none of them"
                 )
             return await self._move_in_time(checked_id(timer_id), due_ms, request, timeout_s)
-        future = future_of(
-            CallbackSpec(topic, key, value, timer_id, token, headers, partition, partition_key), self._reserved
-        )
+        future = self._future(CallbackSpec(topic, timer_id=timer_id, **others))
         return await self.ask(only_if_pending(future, if_pending, request), due_ms, timeout_s)
 
     async def get(self, timer_id: str, *, timeout_s: float = 10.0) -> Pending | None:
@@ -396,7 +362,7 @@ class TimerClient:
             PublishError: the broker did not accept the request; after a time limit it still may.
         """
         again = repeated(Received.of(record), policy, error)
-        future = only_if_absent(future_of(again.callback, self._reserved))
+        future = only_if_absent(self._future(again.callback))
         timer = await self._schedule(moment_after(again.delay_s, self._clock.wall_s()), future)
         return Retry(timer, again.attempt, again.gave_up)
 
@@ -483,6 +449,9 @@ class TimerClient:
         for field in ("copy", "condition", "ifRequest"):
             future.ClearField(field)
         return future
+
+    def _future(self, callback: CallbackSpec) -> Future:
+        return future_of(callback, self._reserved)
 
     async def _schedule(self, due_ms: int, future: Future) -> Timer:
         key = timed(future, due_ms)

@@ -1,0 +1,126 @@
+"""
+The times of a schedule: each kind is a value with the arguments that this kind has.
+
+They need no extra. `Schedules.put` takes one of them and checks it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
+
+from kafka_timers.core.moments import moment_at
+from kafka_timers.errors import RequestError, ScheduleError
+from kafka_timers.v1.schedule_pb2 import Schedule
+
+__all__ = ["At", "Cron", "Every", "Times", "chosen", "milliseconds"]
+
+_GAPS = {"default": 0, "at-jump": 1, "skip": 2}
+_OVERLAPS = {"default": 0, "first": 1, "both": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Cron:
+    """
+    Runs at the times of a cron expression.
+
+    Attributes:
+        expression: minute, hour, day of month, month and day of week; or six fields, the first being the second.
+        zone: IANA name of the time zone in which the expression is read.
+        gap: what becomes of a local time that the clocks jump over: "at-jump" runs when they jump, "skip" does not
+            run; docs/recurring.md tells the default.
+        overlap: "first" or "both" for a local time that comes twice; likewise.
+    """
+
+    expression: str
+    zone: str = "UTC"
+    gap: Literal["default", "at-jump", "skip"] = "default"
+    overlap: Literal["default", "first", "both"] = "default"
+
+    def write_to(self, schedule: Schedule) -> None:
+        """
+        Give *schedule* these times.
+
+        Raises:
+            ScheduleError: *gap* or *overlap* is none of its choices.
+        """
+        schedule.cron.expression, schedule.cron.zone = self.expression, self.zone
+        schedule.cron.gap = chosen(self.gap, _GAPS, "gap")  # type: ignore[assignment]
+        schedule.cron.overlap = chosen(self.overlap, _OVERLAPS, "overlap")  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, slots=True)
+class Every:
+    """
+    Runs with the same time between any two of them.
+
+    Attributes:
+        seconds: this time, in seconds or as a timedelta; at least one second.
+        anchor: a moment with a run; None is the UNIX epoch, so that `Every(3600)` runs on the hour.
+    """
+
+    seconds: timedelta | float
+    anchor: datetime | float | None = None
+
+    def write_to(self, schedule: Schedule) -> None:
+        """
+        Give *schedule* these times.
+
+        Raises:
+            RequestError: *seconds* is no time.
+            WhenError: *anchor* is not a point in time that a timer can have.
+        """
+        schedule.interval.every_ms = milliseconds(self.seconds)
+        schedule.interval.anchor_ms = 0 if self.anchor is None else moment_at(self.anchor)
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """
+    Runs at the moments of a list.
+
+    Attributes:
+        moments: aware datetimes or UNIX seconds, in any order.
+    """
+
+    moments: Sequence[datetime | float]
+
+    def write_to(self, schedule: Schedule) -> None:
+        """
+        Give *schedule* these times.
+
+        Raises:
+            WhenError: a moment is not a point in time that a timer can have.
+        """
+        # An empty list too makes this the kind of the schedule, whose check then names the field.
+        schedule.instants.SetInParent()
+        schedule.instants.at_ms.extend(sorted(set(map(moment_at, self.moments))))
+
+
+Times = Cron | Every | At
+
+
+def chosen(given: str, choices: Mapping[str, int], field: str) -> int:
+    """
+    Return the number of the choice *given*.
+
+    Raises:
+        ScheduleError: it is none of *choices*.
+    """
+    if given not in choices:
+        raise ScheduleError(f"{given!r} is none of {', '.join(choices)}", field=field)
+    return choices[given]
+
+
+def milliseconds(given: timedelta | float) -> int:
+    """
+    Return *given*, a timedelta or seconds, in milliseconds.
+
+    Raises:
+        RequestError: it is neither.
+    """
+    if isinstance(given, timedelta):
+        return given // timedelta(milliseconds=1)
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        raise RequestError(f"{given!r} is of type {type(given).__name__}: give a timedelta or seconds")
+    return round(given * 1000)
