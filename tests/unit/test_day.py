@@ -14,22 +14,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from law_cases import Record
 
 from kafka_timers.core.outcomes import Outcome, outcomes_of, records_of, uncertain, with_rejected
 from kafka_timers.core.wire import FORMAT, Future, Sealed, future_from
 
 FILE = Path(__file__).with_name("day.json.gz")
 START_S, NOON_S, PARTITIONS = 1_800_000_000, 43_200, 4
-
-
-class Record(NamedTuple):
-    """A record on `timer-request`."""
-
-    key: bytes | None
-    value: bytes | None
-    offset: int
-    timestamp: int
-    headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
 class Partition(NamedTuple):
