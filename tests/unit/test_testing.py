@@ -542,7 +542,7 @@ async def test_move_without_a_topic_changes_the_time_alone() -> None:
     first = await timers.client.at(
         110, topic="reminders", key="k", value=b"v", token="t", timer_id="id", headers=headers
     )
-    moved = await timers.client.move("id", after=20.25)
+    moved = await timers.client.move("id", after=20.25, headers={}, key=None)
     assert (moved.outcome, moved.due_ms, moved.request) == (Outcome.MOVED, 110_000, first.request)
     await clock.advance(20.249)
     assert timers.take("reminders") == []

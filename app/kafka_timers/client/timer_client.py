@@ -305,7 +305,9 @@ class TimerClient:
         """
         due_ms = moment_of(when, after, self._clock.wall_s())
         if topic is None:
-            if CallbackSpec("", **others) != CallbackSpec(""):
+            given = CallbackSpec("", **others)
+            # No headers may be given as any empty collection.
+            if dataclasses.replace(given, headers=given.headers or ()) != CallbackSpec(""):
                 raise RequestError(
                     "without a topic only the time is changed: give topic with key, value, token and all else of the "
                     "callback, or none of them"
