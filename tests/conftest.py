@@ -45,7 +45,7 @@ _FOLDERS = ("acceptance", "simulation", "unit", "integration")
 # They break one broker or worker after the other, for minutes.
 _LONGEST = ("test_three_brokers.py", "test_faults_under_load.py")
 # Of the tests that need the Spark session, those that take about as long as all others together.
-_FIRST_OF_SPARK = tuple(f"test_lake{name}.py" for name in ("", "_audit", "_faults", "_promoted", "_proven"))
+_FIRST_OF_SPARK = tuple(f"test_lake{name}.py" for name in ("", "_audit", "_faults", "_promoted", "_published"))
 
 
 def part_of(path: str) -> str:

@@ -6,7 +6,7 @@ The errors of kafka-timers: one class for each thing that a caller can do about 
     ├── RequestError     a request cannot carry this topic, key, value, id, token or these headers
     ├── ScheduleError    a schedule has no times, or asks for something impossible; see `field`
     ├── WireError        bytes are not a Future or not a seal; carries topic, partition, offset
-    ├── ProofError       a proof of a timer's fate does not hold, or the bytes are no proof
+    ├── ChainError       a file of published seals cannot be read, or contradicts itself
     ├── PublishError     the broker did not take a request; `retriable` says whether to try again
     │   └── ClientStateError  the client is not started, was stopped, or belongs to another event loop
     ├── AnswerError      a cancel, a move or a create was accepted, but its answer did not come; it stands
@@ -58,8 +58,8 @@ class WireError(KafkaTimersError):
         self.topic, self.partition, self.offset = topic, partition, offset
 
 
-class ProofError(KafkaTimersError):
-    """A proof of a timer's fate does not hold, or the document is no proof."""
+class ChainError(KafkaTimersError):
+    """A file of published seals cannot be read, or contradicts itself."""
 
 
 class PublishError(KafkaTimersError):

@@ -76,7 +76,6 @@ CALLS = {
     "next": Call(extra="cli"),
     "oscillator": Call("--port {port}", "oscillator", None, f"no broker at {NOBODY}"),
     "planner": Call("--port {port}", "worker", None, f"no Kafka answers at {NOBODY}"),
-    "prove": Call("some-id", "lake", says=NO_JAVA),
     "redrive": Call("timer-rejected:0:0"),
     "rejected": Call(),
     "schedule delete": Call("some-id", "schedules"),
@@ -91,7 +90,6 @@ CALLS = {
     "status": Call(),
     "topics check": Call(),
     "topics create": Call(),
-    "verify": Call("thing", code=3, says="is no JSON"),
     "watch": Call("callbacks"),
     "worker": Call("--port {port}", "worker", None, f"no Kafka answers at {NOBODY}"),
 }

@@ -30,7 +30,6 @@ generates it from the program.
 | 1 | the command failed, or found a problem. If it failed, the standard error has one line about it | all commands |
 | 2 | wrong usage | all commands |
 | 3 | too late: the timer fires or has fired | `cancel`, `move` |
-| 3 | the proof does not hold | `verify` |
 | 3 | the audit has findings | `lake audit` |
 | 3 | a replayed second or a published day differs | `lake replay`, `lake publish-chain --check` |
 | 3 | far requests came back late, or cannot be promoted | `lake promote --once` |

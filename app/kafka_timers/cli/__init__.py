@@ -4,9 +4,9 @@ The program `kafka-timers`.
     program   the group of all commands, and the commands for processes, topics and the service as a whole
     lake      `kafka-timers lake …`
     lake_jobs `kafka-timers lake land` and `lake promote`, which run all the time
+    lake_audit `kafka-timers lake audit` and `lake publish-chain`
     asking    commands that ask for timers and change them
     pending   commands that show waiting timers
-    proofs    commands that prove the fate of a timer
     rejected  commands that show refused requests and send them again
     schedules `kafka-timers schedule …`, for recurring timers
     options   shared options and the types of their values

@@ -1,6 +1,5 @@
 """The commands `kafka-timers lake …`. A command imports Spark when it runs."""
 
-import asyncio
 import dataclasses
 import json
 import logging
@@ -18,16 +17,14 @@ from kafka_timers.cli.rows import kept_lines, print_rows, rows_csv
 from kafka_timers.cli.running import log_to_stderr, needs
 from kafka_timers.clock import HostClock
 from kafka_timers.core.moments import moment_at
-from kafka_timers.errors import BrokerError
 from kafka_timers.operate.documents import row_document
 from kafka_timers.settings import LakeSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from kafka_timers.lake.service import Service
 
-__all__ = ["lake", "reads", "session_of"]
+__all__ = ["lake", "reads", "session_of", "time_range"]
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +48,7 @@ def reads(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)
 
 
-def _time_range(ends: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def time_range(ends: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return a decorator that gives a command a time range; *ends* is the help on the default end."""
     last = click.option("--to", "last", type=_Second(), help=f"end, as --from  [default: {ends}]")
     first = click.option(
@@ -257,82 +254,7 @@ def forget(key: str | None, timer_id: str | None, yes: bool, **given: Any) -> No
 
 @lake.command()
 @reads
-@_time_range("as far as is landed, and ten minutes ago if the landing is behind")
-@click.option("--callbacks", is_flag=True, help="also read the callback and reply topics, and compare each callback")
-@click.option("--batches", is_flag=True, help="also compare callback topics with the SHA-256 of what was sent")
-@click.option(
-    "--late-ms", type=click.IntRange(min=0), help="report callbacks that are more than this many milliseconds late"
-)
-@click.option("--rows", is_flag=True, help="also judge each request again by its bytes; takes as long as landing")
-@click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="write a page with plots to this file")
-@click.option("--show", type=click.IntRange(min=0), default=20, show_default=True, help="most findings to show")
-@json_option
-def audit(
-    first: int | None,
-    last: int | None,
-    callbacks: bool,
-    batches: bool,
-    late_ms: int | None,
-    rows: bool,
-    report: Path | None,
-    show: int,
-    as_json: bool,
-    **given: Any,
-) -> None:
-    """
-    Compare the seals with the requests.
-
-    It computes from the requests alone which timers each second of each
-    partition should have fired, and compares the result with the seal. It
-    appends the result to the tables audit_seconds and audit_findings.
-
-    \b
-    Exit codes:
-      0  nothing is wrong, and all of the time range was judged
-      1  nothing is wrong so far, and not all could be judged
-      3  there are findings
-    """
-    with needs("lake"):
-        from kafka_timers.lake.audit import audit as run
-        from kafka_timers.lake.report import document, printed, write
-    settings = LakeSettings(**given)
-    spark, now_s = session_of(settings), int(HostClock().wall_s())
-    told = run(
-        spark,
-        settings,
-        now_s,
-        first=first,
-        last=last,
-        callbacks=callbacks,
-        batches=batches,
-        late_ms=late_ms,
-        rows=rows,
-        shown=show,
-        service=_service_of(settings),
-    )
-    if report:
-        write(told, report)
-    if as_json:
-        click.echo(json.dumps(document(told)))
-    else:
-        Console().print(printed(told))
-    sys.exit(_WRONG if told.kinds else bool(told.undecided))
-
-
-def _service_of(settings: LakeSettings) -> "Service | None":
-    """Return the state of the service on Kafka; None if no broker answers, so that you can audit tables alone."""
-    from kafka_timers.lake.service import look_at
-
-    try:
-        return asyncio.run(look_at(settings.kafka, settings.topic_prefix))
-    except BrokerError as error:
-        log.warning("%s", error)
-        return None
-
-
-@lake.command()
-@reads
-@_time_range("the last sealed second")
+@time_range("the last sealed second")
 @click.option(
     "--horizon-s",
     type=click.IntRange(min=1),

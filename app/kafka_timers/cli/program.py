@@ -21,6 +21,7 @@ from kafka_timers import __version__
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.cli.asking import ASKING, EXIT_CODES
 from kafka_timers.cli.lake import lake
+from kafka_timers.cli.lake_audit import LAKE_AUDIT
 from kafka_timers.cli.lake_jobs import LAKE_JOBS
 from kafka_timers.cli.options import (
     Principal,
@@ -31,7 +32,6 @@ from kafka_timers.cli.options import (
     options_of,
 )
 from kafka_timers.cli.pending import PENDING
-from kafka_timers.cli.proofs import PROOFS
 from kafka_timers.cli.rejected import REJECTED
 from kafka_timers.cli.render import (
     callback_lines,
@@ -413,9 +413,9 @@ def acls(bootstrap: str, principals: Sequence[tuple[str, str]], as_json: bool, *
 
 
 program.add_command(lake)
-for command in LAKE_JOBS:
+for command in (*LAKE_JOBS, *LAKE_AUDIT):
     lake.add_command(command)
-for command in (schedule, *ASKING, *PENDING, *REJECTED, *PROOFS):
+for command in (schedule, *ASKING, *PENDING, *REJECTED):
     program.add_command(command)
 
 

@@ -8,8 +8,7 @@ The rules of the service: the meaning of records. Pure: no Kafka, no store, no c
     contents       the requests that leave a partition in one transaction
     sums           the records that were read and the requests that fired, as numbers that add up
     digests        a callback as one number, computed alike by the lake and by Spark
-    chain          a hash over the seals of a day, and the place of a seal in it
-    proofs         the fate of one request, as a document that can be checked anywhere
+    chain          a hash over the seals of a day
     changes        the changes of one step of a partition, as one value
     takeover       where a new owner starts, from seals and store
     partition      which requests are done, their keys, and those that a tick may fire

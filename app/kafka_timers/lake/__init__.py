@@ -39,7 +39,6 @@ The lake: jobs on Spark and Delta tables, for everything that need not be accura
     comparison  callbacks and answers, read from Kafka and compared
     audit       seals against requests, callbacks against both
     publish     the chain of seals, for storage where nobody can change it
-    prove       the outcome of one timer, as a proof
     replay      a time range fired again on paper, also with other settings
     forecast    numbers of timers by the time when they are due
     report      results of audit, replay and forecast, for a terminal and as a page

@@ -5,7 +5,7 @@ Only complete seconds are judged, with seals whose requests have all been landed
 or are reported as undecided. The audit lists everything that it does not check.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 import kafka_timers
+from kafka_timers.core.chain import Day
 from kafka_timers.core.wire import Topics
 from kafka_timers.lake.altered import altered_records, altered_rows, altered_seal_rows
 from kafka_timers.lake.comparison import Comparison
@@ -30,7 +31,8 @@ from kafka_timers.lake.findings import (
 )
 from kafka_timers.lake.outcomes import last_second
 from kafka_timers.lake.proof import broken_links, counted_between, records_in, tallied, unread
-from kafka_timers.lake.schema import AUDIT_FINDINGS, AUDIT_SECONDS, REQUESTS, due_of, ends_ms
+from kafka_timers.lake.publish import changed_days, unpublished
+from kafka_timers.lake.schema import AUDIT_FINDINGS, AUDIT_SECONDS, REQUESTS, SEALS, due_of, ends_ms
 from kafka_timers.lake.service import Service
 from kafka_timers.lake.tables import append, read, read_rejected, root_of
 from kafka_timers.lake.time_range import TimeRange, time_range_of
@@ -107,6 +109,7 @@ class _Wanted(NamedTuple):
     batches: bool
     late_ms: int | None
     rows: bool
+    chain: Mapping[tuple[int, str], Day] | None
 
 
 class _Told(NamedTuple):
@@ -127,6 +130,7 @@ def audit(
     batches: bool = False,
     late_ms: int | None = None,
     rows: bool = False,
+    chain: Mapping[tuple[int, str], Day] | None = None,
     shown: int = 20,
     service: Service | None = None,
 ) -> Audit:
@@ -143,6 +147,7 @@ def audit(
         batches: whether to compare the callback topics with the SHA-256 in the seals too, which reads them once more.
         late_ms: most milliseconds that a callback may be late; None for no limit.
         rows: whether to judge each request again, see `altered_rows`.
+        chain: published days of the chain of seals, by partition and date; None if there are none to compare with.
         shown: number of findings to return.
         service: answer of the brokers; None if none answers. Then a second without a seal stays undecided, because the
             seal may exist without being landed.
@@ -153,7 +158,7 @@ def audit(
     coverage = coverage_of(spark, settings, now_s, first, last, service)
     first, last = coverage.first, coverage.last
     with time_range_of(spark, settings, first, last, may_be_empty=True) as within:
-        wanted = _Wanted(callbacks or batches, batches, late_ms, rows)
+        wanted = _Wanted(callbacks or batches, batches, late_ms, rows, chain)
         told = _judge(spark, settings, within, coverage, now_s, wanted)
     # Read back from the tables, so that it is not computed again.
     seconds, findings = (
@@ -221,6 +226,9 @@ def _judge(
     findings = findings.unionByName(unrejected(refused, rejected, settled_ms))
     for more in _proof_of(spark, root, within, coverage.partitions if wanted.rows else None):
         findings = findings.unionByName(more)
+    if wanted.chain:
+        seals = read(spark, root, SEALS)
+        findings = findings.unionByName(changed_days(seals, wanted.chain, coverage.first, coverage.last))
     if wanted.late_ms is not None:
         findings = findings.unionByName(late_seals(in_range, wanted.late_ms))
     if not seconds.where(~F.col("ok")).isEmpty():
@@ -273,4 +281,8 @@ def _unchecked(coverage: Coverage, wanted: _Wanted) -> list[str]:
         told.append("callback topics against the SHA-256 of what was sent: give --batches")
     if not wanted.rows:
         told.append("the columns of each request against its bytes: give --rows")
+    if wanted.chain is None:
+        told.append("the seals against a published chain: give --chain")
+    else:
+        told += unpublished(wanted.chain, coverage.partitions, coverage.first, coverage.last)
     return told

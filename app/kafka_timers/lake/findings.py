@@ -39,6 +39,9 @@ ADVICE = {
     "timer-request still has into a new lake.",
     "chain": "The seal does not follow the one before it. Check whether timer-sealed has lost records, and whether "
     "somebody has changed the table seals. With at-least-once, a paused owner may cause this.",
+    "published": "The seals of this day were changed since they were published. Find out which other program writes to "
+    "timer-sealed or to the lake. Whoever wrote seals anew may have changed requests and callbacks to match: trust "
+    "nothing that the audit finds right about this day.",
     "altered": "A row of the table requests is not as it was landed. Find out which other program writes to the lake.",
     "altered-seal": "A row of the table seals is not as it was landed. Find out which other program writes to the "
     "lake.",
