@@ -67,10 +67,20 @@ def sent_on(appended_s: float) -> Forwarded:
     return Forwarded(appendedMs=round(appended_s * 1000))
 
 
-def copy(offset: int, appended_s: float, second: int, of: int, decided: int, decided_s: int | None = None) -> Record:
+def copy(
+    offset: int,
+    appended_s: float,
+    second: int,
+    of: int,
+    decided: int,
+    decided_s: int | None = None,
+    *,
+    timer_id: str = ID,
+) -> Record:
     """Return a copy of the request at offset *of*, which was appended at second 1."""
     known = int(appended_s) if decided_s is None else decided_s
-    return request(offset, appended_s, second, copy=Copy(offset=of, appended=1, decidedOffset=decided, decided=known))
+    made = Copy(offset=of, appended=1, decidedOffset=decided, decided=known)
+    return request(offset, appended_s, second, timer_id, copy=made)
 
 
 def seal(
@@ -94,10 +104,12 @@ def seal(
     return made
 
 
-def lake_seal(last: int, fence: int, first: int | None = None, *, horizon_from: int = 0) -> Sealed:
+def lake_seal(
+    last: int, fence: int, first: int | None = None, *, horizon_from: int = 0, horizon_s: int = HORIZON_S
+) -> Sealed:
     """Return a seal of a partition that leaves requests due in more than a hundred seconds to the lake."""
-    made = seal(last, fence, first)
-    made.horizon_s, made.horizon_from = HORIZON_S, horizon_from
+    made = seal(last, fence, first, format=4, callbacks_from=0)
+    made.horizon_s, made.horizon_from = horizon_s, horizon_from
     return made
 
 
@@ -280,6 +292,70 @@ CASES = [
         [request(1, 1, 200)],
         [lake_seal(20, 14, 1, horizon_from=1)],
         "K",
+    ),
+    Case(
+        "a request that workers held before they had a horizon waits in a worker",
+        [request(1, 1, 200)],
+        [seal(20, 14, 1), lake_seal(140, 30, 21, horizon_from=20)],
+        "P",
+    ),
+    Case(
+        "and it fires by itself",
+        [request(1, 1, 200)],
+        [seal(20, 14, 1), lake_seal(140, 30, 21, horizon_from=20), lake_seal(200, 40, 141, horizon_from=20)],
+        "F",
+    ),
+    Case(
+        "what was far by an earlier horizon fires by its copy",
+        [request(1, 1, 200), copy(50, 205, 200, of=1, decided=40)],
+        [
+            lake_seal(140, 30, 1),
+            lake_seal(204, 45, 141, horizon_from=45, horizon_s=1_000),
+            lake_seal(205, 70, 205, horizon_from=45, horizon_s=1_000),
+        ],
+        "F",
+    ),
+    Case(
+        "also where workers have no horizon any more",
+        [request(1, 1, 200), cancel(35, 140), copy(50, 150, 200, of=1, decided=35)],
+        [lake_seal(140, 30, 1), lake_seal(210, 70, 141, horizon_from=60, horizon_s=0)],
+        "CC",
+    ),
+    Case(
+        "a copy of what workers hold means nothing",
+        [request(1, 1, 90), copy(20, 50, 90, of=1, decided=15), copy(45, 95, 90, of=1, decided=15)],
+        [lake_seal(55, 21, 1), lake_seal(90, 40, 56), lake_seal(95, 50, 91)],
+        "F",
+    ),
+    Case(
+        "so a cancel behind it withdraws the request",
+        [request(1, 1, 90), copy(20, 50, 90, of=1, decided=15), cancel(22, 60)],
+        [lake_seal(55, 21, 1), lake_seal(90, 40, 56)],
+        "CC",
+    ),
+    Case(
+        "a copy of what was moved meanwhile means nothing",
+        [request(1, 1, 200), request(45, 149, 210), copy(50, 150, 200, of=1, decided=40)],
+        [lake_seal(144, 40, 1), lake_seal(210, 70, 145)],
+        "MF",
+    ),
+    Case(
+        "a request without an id and its copies are one timer",
+        [request(1, 1, 200, ""), *(copy(at, 150, 200, of=1, decided=40, timer_id="") for at in (50, 51))],
+        [lake_seal(140, 30, 1), lake_seal(200, 60, 141)],
+        "F",
+    ),
+    Case(
+        "a far request that was sent on fires by its copy",
+        [request(1, 1, 200, forwarded=sent_on(0.5)), copy(50, 150, 200, of=1, decided=40)],
+        [lake_seal(140, 30, 1), lake_seal(200, 60, 141)],
+        "F",
+    ),
+    Case(
+        "a far request that a cancel has overtaken on its way is not parked",
+        [cancel(1, 10), request(2, 10.5, 200, forwarded=sent_on(9)), request(3, 11, 201)],
+        [lake_seal(140, 30, 1)],
+        "UIK",
     ),
 ]
 

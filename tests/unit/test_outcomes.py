@@ -4,7 +4,7 @@ from io import StringIO
 
 import pytest
 from aiokafka import ConsumerRecord
-from law_cases import CASES, CONDITIONS, ID, LAST, Case, cancel, request, seal
+from law_cases import CASES, CONDITIONS, ID, LAST, Case, cancel, copy, lake_seal, request, seal
 from rich.console import Console
 
 from kafka_timers.cli.render import history_table
@@ -28,6 +28,28 @@ LETTERS = {
 def test_states_follow_from_records_and_seals(case: Case) -> None:
     found = with_rejected(outcomes_of(case.records, case.seals, 0, 1), dict(case.rejected))
     assert [each.state for each in found] == [LETTERS[letter] for letter in case.states]
+
+
+def test_the_record_that_withdrew_a_request_its_copy_and_its_seal_are_told() -> None:
+    records = [request(1, 1, 200), cancel(2, 3), request(3, 4, 210), request(4, 5, 220), copy(50, 150, 220, 4, 40)]
+    seals = [lake_seal(140, 30, 1), lake_seal(215, 60, 141), lake_seal(220, 61)]
+    found = outcomes_of([*records, cancel(55, 160), request(56, 161, 220)], seals, 0, 1)
+    assert [(each.offset, each.by, each.copied_at, each.seal) for each in found] == [
+        (1, 2, None, None),
+        (2, None, None, None),
+        (3, 4, None, None),
+        (4, 55, 50, None),
+        (55, None, None, None),
+        (56, None, None, seals[2]),
+    ]
+    *_, far = outcomes_of(records, seals, 0, 1)
+    assert (far.offset, far.by, far.copied_at, far.seal) == (4, None, 50, seals[2])
+
+
+def test_a_request_that_came_late_has_the_seal_of_the_tick_that_found_it() -> None:
+    seals = [seal(20, 14, 1), seal(21, 15), seal(22, 16)]
+    [found] = outcomes_of([request(14, 9, 15)], seals, 0, 1)
+    assert found.seal == seals[1]
 
 
 def test_why_a_request_was_refused_is_told() -> None:

@@ -74,6 +74,9 @@ class Outcome:
         key: key of the callback.
         state: state of the record.
         reason: why it was refused; empty otherwise.
+        by: offset of the record that withdrew it in time; None if none did.
+        copied_at: offset of the copy from the lake that workers took; None if they took none.
+        seal: the seal by which it has fired; None of one that has not.
     """
 
     offset: int
@@ -84,6 +87,9 @@ class Outcome:
     key: str
     state: State
     reason: str = ""
+    by: int | None = None
+    copied_at: int | None = None
+    seal: Sealed | None = None
 
     @property
     def second(self) -> int | None:
@@ -197,7 +203,7 @@ class _HistoricPartition(Partition):
 class _History:
     def __init__(self, partition: int, partitions: int, seals: list[Sealed], *, whole: bool) -> None:
         last = seals[-1] if seals else Sealed()
-        self._seals = seals
+        self._seals, self._last = seals, last
         self._number, self._partitions = partition, partitions
         self._partition = _HistoricPartition(partition, last)
         self._partition.horizon_from = last.horizon_from
@@ -211,9 +217,12 @@ class _History:
         self._partition.replaced_below = 0 if whole else last.fence
         self._store = MemoryStore()
         self._outcomes: dict[int, Outcome] = {}
+        self._copied: set[int] = set()
 
     def live(self, records: Sequence[Record]) -> list[Outcome]:
         left = list(records)
+        futures = (future_from(record.value or b"") for record in left)
+        self._copied = {future.copy.offset for future in futures if future.HasField("copy")}
         for seal in self._seals:
             if end_ms_of(seal) < self._partition.sealed_ms:
                 continue
@@ -231,6 +240,7 @@ class _History:
         future = future_from(value)
         future.replyTopic = future.replyTopic or "-"
         asking = _Kept(record.key, framing + future.SerializeToString(), record.offset, record.timestamp)
+        self._partition.horizon_s = self._horizon_s_for(record.offset, future)
         accepted = accept([asking], self._partition, self._partitions, self._store.versions)
         due_ms, verdict = judged(asking, self._number, self._partitions)
         topic, key, _ = Shown.of(future)
@@ -250,6 +260,14 @@ class _History:
         rows = [single for row in accepted.rows for single in batches.singles(*row)]
         self._write(self._partition.read(record.offset + 1, rows, accepted.offsets, accepted.decided))
 
+    def _horizon_s_for(self, offset: int, future: Future) -> int:
+        """Return the horizon of the worker that judged the record at *offset*, or one with the same result."""
+        if offset >= self._last.horizon_from:
+            return self._last.horizon_s
+        # By an earlier horizon, of which no more is known: a request that was far by it has a copy.
+        is_held = not (future.cancel or future.HasField("copy") or offset in self._copied)
+        return 0 if is_held else 1
+
     def _state_of(self, accepted: Accepted, future: Future) -> State:
         if accepted.refused:
             return State.REFUSED
@@ -266,16 +284,16 @@ class _History:
             return
         original = self._outcomes.get(future.copy.offset)
         if original:
-            self._outcomes[original.offset] = replace(original, state=State.PENDING)
+            self._outcomes[original.offset] = replace(original, state=State.PENDING, copied_at=outcome.offset)
         else:
-            appended_ms = future.copy.appended * 1000
-            self._outcomes[future.copy.offset] = replace(outcome, offset=future.copy.offset, appended_ms=appended_ms)
+            of, appended_ms = future.copy.offset, future.copy.appended * 1000
+            self._outcomes[of] = replace(outcome, offset=of, appended_ms=appended_ms, copied_at=outcome.offset)
 
     def _withdraw(self, answer: Answer) -> None:
         state = _WITHDRAWN.get(answer.outcome)
         before = self._outcomes.get(answer.version.offset) if answer.version else None
         if state and before and before.state in (State.PENDING, State.PARKED):
-            self._outcomes[before.offset] = replace(before, state=state)
+            self._outcomes[before.offset] = replace(before, state=state, by=answer.offset)
 
     def _seal(self, seal: Sealed) -> None:
         partition, store = self._partition, self._store
@@ -288,7 +306,7 @@ class _History:
             for single, _ in batches.singles(key, row):
                 due_ms, offset = parts_of(single)
                 if due_ms != REFUSED_MS:
-                    self._outcomes[offset] = replace(self._outcomes[offset], state=State.FIRED)
+                    self._outcomes[offset] = replace(self._outcomes[offset], state=State.FIRED, seal=seal)
         self._write(partition.sealed(seal, Contents(through=seal.through), end))
 
     def _write(self, changes: Changes) -> None:

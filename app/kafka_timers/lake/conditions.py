@@ -13,18 +13,18 @@ tables' statistics. All other modules of the lake get the remaining records and 
     #13     second 70, IF_PENDING                                     #13, which withdraws #10
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from kafka_timers.core.outcomes import State, outcomes_of
+from kafka_timers.core.outcomes import Outcome, State, outcomes_of
 from kafka_timers.core.refused import Reason
-from kafka_timers.core.wire import Condition, Copy, Future, Record, Sealed
-from kafka_timers.lake import message
+from kafka_timers.core.wire import Condition, Copy, Future, Sealed
 from kafka_timers.lake.arrow import record_batch
+from kafka_timers.lake.message import bytes_of, number, text
 from kafka_timers.lake.outcomes import covered, newest_of
 from kafka_timers.lake.schema import CANCEL, COPY, REFUSED, REQUEST, due_of
 
@@ -37,7 +37,10 @@ __all__ = [
     "has_conditions",
     "history_of",
     "in_force",
+    "intervals_about",
     "no_condition",
+    "outcomes_in",
+    "verdicts_in",
     "verdicts_of",
 ]
 
@@ -97,8 +100,8 @@ def no_condition() -> Column:
     The condition was judged when the request was read, and a copy must count without it. If a message has a field
     twice, the last one counts.
     """
-    condition = message.number(Future.CONDITION_FIELD_NUMBER, F.lit(0), 2)
-    none = message.bytes_of(condition, message.text(Future.IFREQUEST_FIELD_NUMBER, F.lit("")))
+    condition = number(Future.CONDITION_FIELD_NUMBER, F.lit(0), 2)
+    none = bytes_of(condition, text(Future.IFREQUEST_FIELD_NUMBER, F.lit("")))
     return F.when(F.col("condition").isNotNull(), none).otherwise(F.lit(b""))
 
 
@@ -153,11 +156,11 @@ def in_force(requests: DataFrame, verdicts: DataFrame) -> DataFrame:
 
 def _verdict_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        rows = [
-            (row["partition"], offset, verdict)
-            for row in batch.to_pylist()
-            for offset, verdict in verdicts_in(row["timer_id"], row["records"], row["newest"])
-        ]
+        rows = []
+        for row in batch.to_pylist():
+            records = row["records"]
+            outcomes = outcomes_in(row["timer_id"], records, intervals_about(records, row["newest"]))
+            rows += [(row["partition"], *verdict) for verdict in verdicts_in(records, outcomes)]
         yield record_batch(rows, VERDICTS)
 
 
@@ -188,34 +191,46 @@ class _Asked:
         self.value: bytes | None = future.SerializeToString()
 
 
-def verdicts_in(
-    timer_id: str, rows: Iterable[Mapping[str, Any]], newest: Mapping[str, Any] | None
-) -> Iterator[tuple[int, str]]:
+def outcomes_in(timer_id: str, rows: Sequence[Mapping[str, Any]], seals: Iterable[Mapping[str, Any]]) -> list[Outcome]:
     """
-    Yield offset and verdict of each record of a timer id that does not count.
+    Return the outcomes of the records of one timer id, or of one request without an id and its copies.
 
     Args:
-        timer_id: id of the records.
-        rows: rows by ascending offset. `read` is the first interval whose fence passes the record, and `reached` the
-            first one that passes its moment; each is None while there is none.
-        newest: last interval of the partition.
+        timer_id: id of the records; empty for none.
+        rows: rows by ascending offset, with `read` as `covered` adds it.
+        seals: intervals about these rows, see `intervals_about`.
     """
-    records: list[Record] = []
-    seals: dict[tuple[int, int], Mapping[str, Any]] = {}
-    for row in rows:
-        read = row["read"]
-        for interval in filter(None, (read, row["reached"], newest)):
-            seals[interval["end_ms"], interval["fence"]] = interval
-        # An owner that read it without judging conditions has refused it, and no later owner changes that.
-        if row["condition"] and read and not -1 < _from(read) <= row["offset"]:
-            yield row["offset"], REFUSED
-        else:
-            records.append(_Asked(timer_id, row))
     # Before the first seal, records are judged as they will be once it is there.
-    sealed = [_seal(seals[at]) for at in sorted(seals)] or [Sealed(format=2, conditions_from=0, callbacks_from=0)]
-    for outcome in outcomes_of(records, sealed, 0, 1, whole=True):
+    unsealed = Sealed(format=2, conditions_from=0, millis_from=0, callbacks_from=0)
+    sealed = [_seal(seal) for seal in seals] or [unsealed]
+    return outcomes_of([_Asked(timer_id, row) for row in rows if _is_judged(row)], sealed, 0, 1, whole=True)
+
+
+def intervals_about(rows: Iterable[Mapping[str, Any]], newest: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
+    """
+    Return the intervals on which the outcomes of *rows* depend, in their order.
+
+    Args:
+        rows: rows with `read` and `reached` as `covered` adds them.
+        newest: last interval of the partition; None while there is none.
+    """
+    found = (interval for row in rows for interval in (row["read"], row["reached"], newest) if interval)
+    return [seal for _, seal in sorted({(each["end_ms"], each["fence"]): each for each in found}.items())]
+
+
+def verdicts_in(rows: Iterable[Mapping[str, Any]], outcomes: Iterable[Outcome]) -> Iterator[tuple[int, str]]:
+    """Yield offset and verdict of each record that does not count; *outcomes* are those of *rows*."""
+    for row in rows:
+        if not _is_judged(row):
+            yield row["offset"], REFUSED
+    for outcome in outcomes:
         if outcome.state is State.IGNORED:
             yield outcome.offset, IGNORED
+
+
+def _is_judged(row: Mapping[str, Any]) -> bool:
+    # An owner that read it without judging conditions has refused it, and no later owner changes that.
+    return not (row["condition"] and row["read"] and not -1 < _from(row["read"]) <= row["offset"])
 
 
 def _from(interval: Mapping[str, Any]) -> int:

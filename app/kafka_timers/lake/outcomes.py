@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 
 from kafka_timers.core.sums import VERSION
 from kafka_timers.lake.schema import REFUSED, REQUEST, asked_ms, begins_ms, ends_ms
-from kafka_timers.lake.versions import first_millis, marks_of, millis_from_of
+from kafka_timers.lake.versions import marks_of, millis_from_of
 
 __all__ = [
     "INTERVAL",
@@ -245,10 +245,9 @@ def newest_of(intervals: DataFrame) -> DataFrame:
         intervals: rows of `intervals_of`.
 
     Returns:
-        partition int, newest struct with the fields `INTERVAL`, millis_from bigint as in `millis_from_of`.
+        partition int, newest struct with the fields `INTERVAL`.
     """
-    newest = F.max(F.struct(*INTERVAL)).alias("newest")
-    return intervals.groupBy("partition").agg(newest, first_millis().alias("millis_from"))
+    return intervals.groupBy("partition").agg(F.max(F.struct(*INTERVAL)).alias("newest"))
 
 
 def _seen(timers: DataFrame, marks: DataFrame, found: DataFrame, horizon_s: int | None) -> DataFrame:

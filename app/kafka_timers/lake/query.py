@@ -22,7 +22,6 @@ from pyspark.sql import functions as F
 
 from kafka_timers.core.wire import ASKED_BY_HEADER, SECOND_LIMIT, Future, Topics
 from kafka_timers.errors import LakeError
-from kafka_timers.lake import message, tables
 from kafka_timers.lake.conditions import (
     IGNORED,
     VERDICTS,
@@ -36,6 +35,7 @@ from kafka_timers.lake.contents import CARRIED, CONTENTS, header_of, with_conten
 from kafka_timers.lake.few import Few, few_outcomes
 from kafka_timers.lake.live import publish, refuse_other_topic
 from kafka_timers.lake.lookup import Only, records_of
+from kafka_timers.lake.message import bytes_of, flag, text
 from kafka_timers.lake.outcomes import due_ms, fires, intervals_of, outcomes_of
 from kafka_timers.lake.pending import pending
 from kafka_timers.lake.schema import (
@@ -51,6 +51,7 @@ from kafka_timers.lake.schema import (
     begins_ms,
     ends_ms,
 )
+from kafka_timers.lake.tables import constant, read, read_rejected, root_of, translated, words_of
 from kafka_timers.settings import LakeSettings
 
 __all__ = [
@@ -130,23 +131,21 @@ def open_views(
     Raises:
         LakeError: the timers of *only* are too many.
     """
-    root = tables.root_of(settings)
+    root = root_of(settings)
     views = {
-        table.name: tables.read(spark, root, table).withColumns(_added(table))
-        for table in _MOMENTS
-        if table.name in names
+        table.name: read(spark, root, table).withColumns(_added(table)) for table in _MOMENTS if table.name in names
     }
     wanted = {"fired" if name == "lateness" else name for name in names}
     asks_for_outcomes = not wanted.isdisjoint(_OUTCOMES)
     if asks_for_outcomes or REQUESTS.name in names:
-        requests = tables.read(spark, root, REQUESTS)
+        requests = read(spark, root, REQUESTS)
         rows = records_of(requests, only) if only else []
         if only:
-            requests = tables.constant(spark, [tuple(row.values()) for row in rows], REQUESTS.columns)
+            requests = constant(spark, [tuple(row.values()) for row in rows], REQUESTS.columns)
         views[REQUESTS.name] = _timers(with_contents(requests))
         if asks_for_outcomes:
-            seals = tables.read(spark, root, SEALS)
-            own = tables.read_rejected(spark, root, Topics.of(settings.topic_prefix).requests).drop("appended_ms")
+            seals = read(spark, root, SEALS)
+            own = read_rejected(spark, root, Topics.of(settings.topic_prefix).requests).drop("appended_ms")
             if only:
                 seals = seals.where(F.col("partition").isin({row["partition"] for row in rows}))
                 views |= _of_few(wanted, requests, few_outcomes(rows, intervals_of(seals), own), only.key)
@@ -163,7 +162,7 @@ def open_views(
 def _of_all(wanted: Set[str], requests: DataFrame, seals: DataFrame, rejected: DataFrame) -> dict[str, DataFrame]:
     """Return those of the views of outcomes that are *wanted*."""
     counted, intervals, views = requests, intervals_of(seals), dict[str, DataFrame]()
-    verdicts = tables.constant(requests.sparkSession, [], VERDICTS)
+    verdicts = constant(requests.sparkSession, [], VERDICTS)
     if has_conditions(requests):
         verdicts = verdicts_of(history_of(requests, requests), intervals)
         counted = in_force(requests, verdicts)
@@ -186,9 +185,9 @@ def _of_few(wanted: Set[str], requests: DataFrame, few: Few, key: str | None) ->
     spark = requests.sparkSession
     made: dict[str, Callable[[], DataFrame]] = {
         "pending": lambda: waiting(_constant(spark, few.pending, _PENDING)),
-        "fired": lambda: fired(_constant(spark, few.outcomes, _OUTCOME)),
-        "cancelled": lambda: cancelled(_constant(spark, few.outcomes, _OUTCOME), requests),
-        "ignored": lambda: ignored(requests, tables.constant(spark, few.verdicts, VERDICTS)),
+        "fired": lambda: fired(_constant(spark, few.fired, _OUTCOME)),
+        "cancelled": lambda: cancelled(_constant(spark, few.withdrawn, _OUTCOME), requests),
+        "ignored": lambda: ignored(requests, constant(spark, few.verdicts, VERDICTS)),
     }
     views = {name: make() for name, make in made.items() if name in wanted}
     # Other requests of the same ids may have another key.
@@ -197,7 +196,7 @@ def _of_few(wanted: Set[str], requests: DataFrame, few: Few, key: str | None) ->
 
 def _constant(spark: SparkSession, rows: Iterable[Mapping[str, Any]], columns: str) -> DataFrame:
     names = [column.split()[0] for column in columns.split(", ")]
-    return tables.constant(spark, [[row[name] for name in names] for row in rows], columns)
+    return constant(spark, [[row[name] for name in names] for row in rows], columns)
 
 
 def _added(table: Table) -> dict[str, Column]:
@@ -314,8 +313,7 @@ def select(spark: SparkSession, query: str) -> DataFrame:
         return spark.sql(f"SELECT * FROM (\n{query}\n)")  # noqa: S608  # it is the user's own
     except PySparkException as error:
         raise LakeError(
-            f"this cannot be asked: {tables.words_of(error)}. Give a single SELECT over {', '.join(VIEWS[:-1])} or "
-            f"{VIEWS[-1]}"
+            f"this cannot be asked: {words_of(error)}. Give a single SELECT over {', '.join(VIEWS[:-1])} or {VIEWS[-1]}"
         ) from error
 
 
@@ -339,7 +337,7 @@ def chosen(timers: DataFrame, requests: DataFrame, where: str) -> DataFrame:
         meant = timers.where(where)
     except PySparkException as error:
         raise LakeError(
-            f"{where!r} is no condition on pending timers: {tables.words_of(error)}. Their columns are "
+            f"{where!r} is no condition on pending timers: {words_of(error)}. Their columns are "
             + ", ".join((*_TIMER, *CONTENTS))
         ) from error
     of_id = requests.where((F.col("kind") == REQUEST) & F.col("timer_id").isNotNull())
@@ -368,8 +366,8 @@ def cancels_of(timers: DataFrame) -> DataFrame:
     Returns:
         partition int, key binary, value binary.
     """
-    timer_id = message.text(Future.TIMERID_FIELD_NUMBER, F.col("timer_id"))
-    value = message.bytes_of(timer_id, message.flag(Future.CANCEL_FIELD_NUMBER))
+    timer_id = text(Future.TIMERID_FIELD_NUMBER, F.col("timer_id"))
+    value = bytes_of(timer_id, flag(Future.CANCEL_FIELD_NUMBER))
     return timers.select("partition", F.encode("timer_id", "UTF-8").alias("key"), value.alias("value"))
 
 
@@ -405,7 +403,7 @@ def rows_of(frame: DataFrame) -> list[dict[str, Any]]:
     try:
         rows = [row.asDict(recursive=True) for row in numbered.select(*texts).collect()]
     except PySparkException as error:
-        raise LakeError(f"this cannot be computed: {tables.words_of(error)}") from error
+        raise LakeError(f"this cannot be computed: {words_of(error)}") from error
     return [dict(zip(names, row.values(), strict=True)) for row in rows]
 
 
@@ -437,7 +435,7 @@ class Bulk:
             BrokerError: no broker answers.
         """
         refuse_other_topic(self._meant.sparkSession, self._settings)
-        with tables.translated(tables.root_of(self._settings)):
+        with translated(root_of(self._settings)):
             groups = self._meant.groupBy("against").agg(
                 F.count("*"), *(F.date_format(at("due_at"), "yyyy-MM-dd HH:mm:ss") for at in (F.min, F.max))
             )

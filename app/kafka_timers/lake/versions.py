@@ -6,13 +6,13 @@ request of the id before it. It withdraws that request if the broker appended it
 (docs/design.md, "Cancel and move"). All modules of the lake that compute the timers that fire use this one.
 """
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from kafka_timers.core.wire import COPY_STALE_S
 from kafka_timers.lake.schema import CANCEL, COPY, REQUEST
 
-__all__ = ["NOWHERE", "first_millis", "marks_of", "millis_from_of"]
+__all__ = ["NOWHERE", "marks_of", "millis_from_of"]
 
 # Above all offsets.
 NOWHERE = (1 << 63) - 1
@@ -30,12 +30,7 @@ def millis_from_of(seals: DataFrame) -> DataFrame:
     Returns:
         the same columns, one row for each partition; `NOWHERE` where milliseconds do not count.
     """
-    return seals.groupBy("partition").agg(first_millis().alias("millis_from"))
-
-
-def first_millis() -> Column:
-    """Return the aggregate of `millis_from_of`."""
-    return F.coalesce(F.min("millis_from"), F.lit(NOWHERE))
+    return seals.groupBy("partition").agg(F.coalesce(F.min("millis_from"), F.lit(NOWHERE)).alias("millis_from"))
 
 
 def marks_of(records: DataFrame, millis_from: DataFrame) -> DataFrame:
