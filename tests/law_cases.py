@@ -294,16 +294,16 @@ CASES = [
         "K",
     ),
     Case(
-        "a request that workers held before they had a horizon waits in a worker",
+        "what has fired before there was a horizon has fired",
         [request(1, 1, 200)],
-        [seal(20, 14, 1), lake_seal(140, 30, 21, horizon_from=20)],
-        "P",
+        [seal(20, 14, 1), seal(200, 40, 21), lake_seal(300, 80, 201, horizon_from=60)],
+        "F",
     ),
     Case(
-        "and it fires by itself",
-        [request(1, 1, 200)],
-        [seal(20, 14, 1), lake_seal(140, 30, 21, horizon_from=20), lake_seal(200, 40, 141, horizon_from=20)],
-        "F",
+        "what was cancelled before there was a horizon was cancelled",
+        [request(1, 1, 200), cancel(35, 150)],
+        [seal(20, 14, 1), seal(200, 40, 21), lake_seal(300, 80, 201, horizon_from=60)],
+        "CC",
     ),
     Case(
         "what was far by an earlier horizon fires by its copy",
@@ -314,12 +314,6 @@ CASES = [
             lake_seal(205, 70, 205, horizon_from=45, horizon_s=1_000),
         ],
         "F",
-    ),
-    Case(
-        "also where workers have no horizon any more",
-        [request(1, 1, 200), cancel(35, 140), copy(50, 150, 200, of=1, decided=35)],
-        [lake_seal(140, 30, 1), lake_seal(210, 70, 141, horizon_from=60, horizon_s=0)],
-        "CC",
     ),
     Case(
         "a copy of what workers hold means nothing",

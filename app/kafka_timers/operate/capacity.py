@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 
 from kafka_timers.broker.topics import GRACE_S
+from kafka_timers.core.wire import is_far
 
 __all__ = ["Load", "Need", "needs_of"]
 
@@ -89,11 +90,11 @@ def needs_of(load: Load) -> list[Need]:
     cores = load.rate * _CPU_S / _CORE_SHARE
     workers = max(_WORKERS_MIN, math.ceil(cores) + 1)
     partitions = max(_PARTITIONS_MIN, _PARTITIONS_PER_WORKER * workers)
-    is_far = 0 < load.horizon_s < load.delay_s
+    returns = is_far(load.delay_s, 0, load.horizon_s)
     # A far request comes back as a copy, one horizon before it is due.
-    held = load.rate * (load.horizon_s if is_far else load.delay_s)
+    held = load.rate * (load.horizon_s if returns else load.delay_s)
     request, callback = load.payload_bytes + _REQUEST_BYTES, load.payload_bytes + _CALLBACK_BYTES
-    requests_per_s = load.rate * (2 if is_far else 1)
+    requests_per_s = load.rate * (2 if returns else 1)
     produced = requests_per_s * request + load.rate * callback
     # One worker may be away.
     held_each = held / (workers - 1)
@@ -113,7 +114,7 @@ def needs_of(load: Load) -> list[Need]:
             f"the same to the disks of {load.replication} replicas",
         ),
     ]
-    if is_far:
+    if returns:
         parked = load.rate * load.delay_s
         size = parked * (load.payload_bytes + _PARKED_BYTES)
         found.append(Need("lake_disk", size, "bytes", f"of the lake, for {parked:,.0f} timers parked"))
