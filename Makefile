@@ -24,9 +24,9 @@ help: ## Show this
 run: $(RUNNABLE) java ## Start a Kafka, two oscillators and a worker here; Ctrl-C ends all of it
 	@$(BIN)/kafka-timers dev
 
-# The inner loop: seconds, and no Java. What is random lives through some hundred histories instead of thousands.
+# The inner loop: seconds, and no Java. What is random lives through a hundred histories instead of thousands.
 check: lint ## Check format, lint, types and all that tests without Java, in a minute: for each change
-	$(BIN)/pytest -m 'not chaos' -n 2 --histories 300 tests/unit tests/store tests/simulation
+	$(BIN)/pytest -m 'not chaos' -n 2 --histories 100 tests/unit tests/store tests/simulation
 
 # PYENV_VERSION has pyenv show those that are not its default.
 pythons: ## Run `make check` under Python 3.12 and 3.13 too, with those of them that are on this machine
@@ -38,11 +38,11 @@ pythons: ## Run `make check` under Python 3.12 and 3.13 too, with those of them 
 
 # In four processes, each with a Kafka of its own: two begin with the parts that need Spark, which take longest, while
 # in the others many tests wait for a second to come. tests/conftest.py shares them out. What is random lives through
-# some hundred histories; `make chaos` has the hundred thousands.
+# two hundred histories; `make chaos` has the hundred thousands.
 test: $(INSTALLED) java ## Run the tests, against real Kafkas that they start themselves
-	$(BIN)/pytest -m 'not chaos' -n 4 --histories 400
+	$(BIN)/pytest -m 'not chaos' -n 4 --histories 200
 
-# `make test` does the same without Spark, which is 400 MB to fetch where no cache has it.
+# `make test` does the same for a client and a worker alone: Spark is 400 MB to fetch where no cache has it.
 test-wheel: $(INSTALLED) java ## Build wheel and sources, and try all commands with each extra in an empty environment
 	$(BIN)/pytest tests/acceptance/test_install.py
 

@@ -42,10 +42,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 # --- `make test` runs in four processes -------------------------------------------------------------------------------
 
 _FOLDERS = ("acceptance", "simulation", "unit", "integration")
-# They break one broker or worker after the other, for minutes.
-_LONGEST = ("test_three_brokers.py", "test_faults_under_load.py")
+# They take minutes each, for the most part with brokers and workers that are broken and come back.
+_LONGEST = tuple(
+    f"test_{name}.py"
+    for name in ("three_brokers", "examples", "faults", "secured", "broker_away", "dev", "install", "faults_under_load")
+)
 # Of the tests that need the Spark session, those that take about as long as all others together.
-_FIRST_OF_SPARK = tuple(f"test_lake{name}.py" for name in ("", "_audit", "_faults", "_promoted", "_published"))
+_FIRST_OF_SPARK = tuple(f"test_lake{name}.py" for name in ("", "_audit", "_kept", "_promoted", "_published"))
 
 
 def part_of(path: str) -> str:
@@ -84,7 +87,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if part.startswith("spark"):
             return -2, part
         if path.split("/")[-1] in _LONGEST:
-            return -1, path
+            return -1, f"{_LONGEST.index(path.split('/')[-1])}"
         return _FOLDERS.index(folder) if folder in _FOLDERS else len(_FOLDERS), ""
 
     items.sort(key=place)

@@ -109,6 +109,7 @@ def shown(port: int, metric: str) -> float:
     return float(lines.get(metric, 0))
 
 
+@pytest.mark.chaos
 async def test_timers_fire_on_three_brokers_when_one_is_killed_and_after_all_were_ended(tmp_path: Path) -> None:
     """A user may kill one of them and see that it goes on; the next start has all three again."""
     ports = dev_ports(brokers=3)

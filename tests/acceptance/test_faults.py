@@ -48,6 +48,7 @@ async def test_worker_killed_in_the_middle_of_100_000_callbacks_loses_and_double
     assert fired(await service.callback_names(names), names) == ([], [])
 
 
+@pytest.mark.chaos
 async def test_worker_killed_at_20_random_points_loses_and_doubles_none(service: Service) -> None:
     """The point is anywhere from before the tick to after the commit; every other start finds an empty disk."""
     chance = random.Random(4)

@@ -1,5 +1,9 @@
 """
-One shortened run of each fault of `make chaos` that needs no three brokers; the others are in test_three_brokers.py.
+Shortened runs of faults of `make faults` that need no three brokers; the others are in test_three_brokers.py.
+
+Each takes the better part of a minute, so `make test` has the one that no other test makes: a worker freezes inside a
+transaction under load, and the broker has to end it. For the others it has quieter tests, in test_faults.py,
+test_broker_away.py, test_bad_input.py and test_worker_disk.py.
 
 Under load, with an oracle that knows nothing but the log of requests: see tests/campaign.
 """
@@ -17,16 +21,13 @@ from kafka_timers.dev.broker import EmbeddedKafka
 RATE = 300
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "hold-transaction",
-        "delete-topic",
-        "kill-process",
-        "pause-worker",
-        "fill-disk",
-    ],
-)
+_FAULTS = [
+    "hold-transaction",
+    *(pytest.param(n, marks=pytest.mark.chaos) for n in ("delete-topic", "kill-process", "pause-worker", "fill-disk")),
+]
+
+
+@pytest.mark.parametrize("name", _FAULTS)
 async def test_a_fault_of_workers_and_topics_neither_loses_nor_doubles(
     name: str, kafka: EmbeddedKafka, prefix: str, tmp_path: Path
 ) -> None:
@@ -38,6 +39,7 @@ async def test_a_fault_of_workers_and_topics_neither_loses_nor_doubles(
     assert outcome.problems() == []
 
 
+@pytest.mark.chaos
 async def test_a_broker_that_is_killed_and_freezes_neither_loses_nor_doubles(
     start_kafka: StartKafka, prefix: str, tmp_path: Path
 ) -> None:

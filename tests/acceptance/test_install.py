@@ -211,9 +211,11 @@ class Environment:
         return None
 
 
-@pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.chaos] * (name == "lake")) for name in WORKING])
+@pytest.fixture(
+    params=[pytest.param(name, marks=[pytest.mark.chaos] * (name not in ("", "worker"))) for name in WORKING]
+)
 def environment(built: tuple[Path, Path], tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Environment]:
-    """An environment of each extra. That of the lake has 920 MB, and is left to `make test-wheel`."""
+    """An environment of each extra. `make test` tries a client and a worker, and `make test-wheel` all of them."""
     yield Environment(tmp_path, built[0], request.param)
     shutil.rmtree(tmp_path / "venv")
 

@@ -49,6 +49,7 @@ async def drop_first(service: Service, records: Sequence[ConsumerRecord]) -> str
     return request_of(first)
 
 
+@pytest.mark.chaos
 async def test_an_audit_of_a_live_instance_finds_planted_faults_and_nothing_else(
     service: Service, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

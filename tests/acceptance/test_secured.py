@@ -44,8 +44,9 @@ TOKEN_URL = "sasl_oauthbearer_token_endpoint_url"
 CLIENT_ID, CLIENT_SECRET = "sasl_oauthbearer_client_id", "sasl_oauthbearer_client_secret"
 SCOPE = "sasl_oauthbearer_scope"
 
-# All of them once more, with the fixture `service` of this module.
-globals().update({name: test for name, test in vars(test_live_path).items() if name.startswith("test_")})
+# Those whose processes need rights of their own, with the fixture `service` of this module.
+test_timer_of_any_kafka_client_fires_in_its_second = test_live_path.test_timer_of_any_kafka_client_fires_in_its_second
+test_at_least_once_fires_without_transactions = test_live_path.test_at_least_once_fires_without_transactions
 
 
 @pytest.fixture(scope="module")

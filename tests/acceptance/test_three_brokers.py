@@ -326,11 +326,16 @@ async def test_a_door_passes_each_record_on_once_while_the_coordinator_of_its_gr
     assert Counter(passed) == {b"%d" % number: 1 for number in range(310)}
 
 
-# --- the service on them: one shortened run of each fault of `make chaos` that needs three brokers --------------------
+# --- the service on them ----------------------------------------------------------------------------------------------
+
+# Shortened runs of faults of `make faults`. Each takes the better part of a minute, so `make test` has one of them.
+_FAULTS = [
+    "kill-leaders",
+    *(pytest.param(n, marks=pytest.mark.chaos) for n in ("restart-brokers", "lose-topic", "freeze-60", "part")),
+]
 
 
-# The coordinator of transactions freezes in `make chaos` alone, since each of these takes the better part of a minute.
-@pytest.mark.parametrize("name", ["restart-brokers", "kill-leaders", "lose-topic", "freeze-60", "part"])
+@pytest.mark.parametrize("name", _FAULTS)
 async def test_a_fault_of_one_of_three_brokers_neither_loses_nor_doubles(
     name: str, cluster: EmbeddedCluster, prefix: str, tmp_path: Path
 ) -> None:
