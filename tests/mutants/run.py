@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -39,14 +39,15 @@ def survives(mutant: Mutant, killed_by: str) -> tuple[str, str, float]:
     with tempfile.TemporaryDirectory() as folder:
         app = Path(folder) / "app"
         shutil.copytree(ROOT / "app", app, ignore=shutil.ignore_patterns("__pycache__"))
-        path = app / "kafka_timers" / mutant.file
         try:
-            path.write_text(mutant.broken(path.read_text()))
+            broken = mutant.broken(ROOT / "app")
         except ValueError as error:
             raise SystemExit(str(error)) from error
+        for path, text in broken.items():
+            (app / path.relative_to(ROOT / "app")).write_text(text)
         # It may have another name by now.
         code, found, told = _run([killed_by], app, _MANY) if "::" in killed_by else (0, "", "")
-        for tests, histories in (([*_about(mutant), *_SOON], _FEW), (TESTS, _MANY)):
+        for tests, histories in (([*_about(broken), *_SOON], _FEW), (TESTS, _MANY)):
             if code != pytest.ExitCode.TESTS_FAILED:
                 code, found, told = _run(tests, app, histories)
         if code > pytest.ExitCode.TESTS_FAILED:
@@ -54,10 +55,11 @@ def survives(mutant: Mutant, killed_by: str) -> tuple[str, str, float]:
     return mutant.name, found, time.monotonic() - started
 
 
-def _about(mutant: Mutant) -> list[str]:
-    """Return the files of tests that are named after the changed file."""
+def _about(changed: Iterable[Path]) -> list[str]:
+    """Return the files of tests that are named after the changed files."""
+    stems = {path.stem for path in changed}
     files = {path for place in TESTS for path in (ROOT / place).rglob("test_*.py")}
-    return sorted(str(path.relative_to(ROOT)) for path in files if Path(mutant.file).stem in path.stem)
+    return sorted(str(path.relative_to(ROOT)) for path in files if any(stem in path.stem for stem in stems))
 
 
 def _run(tests: Sequence[str], app: Path, histories: int) -> tuple[int, str, str]:
