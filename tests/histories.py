@@ -3,10 +3,10 @@
 import random
 from collections.abc import Sequence
 
-from law_cases import HORIZON_S, ID, Case, Record, cancel, part_of, request, seal
+from law_cases import HORIZON_S, ID, Case, Record, cancel, part_of, request
 
 from kafka_timers.core.outcomes import State, outcomes_of
-from kafka_timers.core.wire import Condition, Copy, Future, Sealed, end_ms_of
+from kafka_timers.core.wire import Condition, Copy, Future, Sealed, last_second_of
 
 LETTERS = {
     State.PENDING: "P",
@@ -36,14 +36,10 @@ class _History:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.has_horizon, self.has_conditions, self.counts_millis = seed % 2 == 1, seed % 4 > 1, seed % 8 > 3
-        self.millis_from = self.random.choice([0, 4])
         self.records: list[Record] = []
         self.seals: list[Sealed] = []
         self.requests: dict[int, tuple[int, int]] = {}
         self.now_s, self.offset = 1.0, 0
-        if self.has_conditions:
-            # Before it has sealed for the first time an owner judges no condition, and its reading stands still.
-            self._seal(1, 0)
         for _ in range(self.random.randrange(2, 14)):
             self._go_on()
         for more_s in self.random.choice([(), (1,), (3, 40), (200,)]):
@@ -106,21 +102,17 @@ class _History:
             end_ms -= self.random.choice([0, 0, 200, 500, 999])
         if end_ms <= ended_ms:
             return
-        fence, is_new = max(self._fence, fence), self.has_conditions or self.random.random() < 0.5
-        if self.counts_millis:
-            made = part_of(ended_ms / 1000, end_ms / 1000, fence, millis_from=self.millis_from)
-        else:
-            made = seal(last, fence, self._last + 1, format=2 if is_new else 1)
+        made = part_of(ended_ms / 1000, end_ms / 1000, max(self._fence, fence))
         made.horizon_s = HORIZON_S if self.has_horizon else 0
         self.seals.append(made)
 
     @property
     def _ended_ms(self) -> int:
-        return end_ms_of(self.seals[-1]) if self.seals else 1000
+        return self.seals[-1].end_ms if self.seals else 1000
 
     @property
     def _last(self) -> int:
-        return self.seals[-1].last if self.seals else 0
+        return last_second_of(self.seals[-1]) if self.seals else 0
 
     @property
     def _fence(self) -> int:

@@ -89,18 +89,11 @@ def seal(
     first: int | None = None,
     *,
     through: bytes | None = None,
-    format: int = 1,
-    conditions_from: int = 0,
-    callbacks_from: int | None = None,
 ) -> Sealed:
-    """Return a seal of a partition without a lake, in the old form or in the new one."""
-    first = last if first is None else first
-    made = Sealed(first=first, last=last, fence=fence, through=through, partitions=1)
-    if format > 1:
-        made.format, made.first_ms, made.end_ms = format, first * 1000, (last + 1) * 1000
-        made.conditions_from = conditions_from
-    if callbacks_from is not None:
-        made.callbacks_from = callbacks_from
+    """Return a seal of a partition without a lake."""
+    made = part_of(last if first is None else first, last + 1, fence)
+    if through is not None:
+        made.through = through
     return made
 
 
@@ -108,17 +101,14 @@ def lake_seal(
     last: int, fence: int, first: int | None = None, *, horizon_from: int = 0, horizon_s: int = HORIZON_S
 ) -> Sealed:
     """Return a seal of a partition that leaves requests due in more than a hundred seconds to the lake."""
-    made = seal(last, fence, first, format=4, callbacks_from=0)
+    made = seal(last, fence, first)
     made.horizon_s, made.horizon_from = horizon_s, horizon_from
     return made
 
 
-def part_of(first_s: float, end_s: float, fence: int, *, millis_from: int = 0) -> Sealed:
+def part_of(first_s: float, end_s: float, fence: int) -> Sealed:
     """Return a seal of a part of a second, or of more than one; *end_s* is not covered."""
-    first_ms, end_ms = round(first_s * 1000), round(end_s * 1000)
-    made = Sealed(first=first_ms // 1000, last=(end_ms - 1) // 1000, fence=fence, partitions=1, conditions_from=0)
-    made.MergeFrom(Sealed(format=3, first_ms=first_ms, end_ms=end_ms, millis_from=millis_from))
-    return made
+    return Sealed(first_ms=round(first_s * 1000), end_ms=round(end_s * 1000), fence=fence, partitions=1)
 
 
 LAST = [seal(20, 14, 1)]
@@ -166,12 +156,6 @@ CASES = [
         "FL",
     ),
     Case(
-        "so is one in its second where milliseconds did not count yet",
-        [request(1, 9, 15, millis=500), cancel(2, 15.499), request(3, 16, 17, millis=500), cancel(4, 17.1)],
-        [seal(14, 2, 1), part_of(15, 17.501, 5, millis_from=3)],
-        "FLCC",
-    ),
-    Case(
         "a timer fires in its part of the second, and what is due later waits",
         [request(1, 9, 15, "", millis=249), request(2, 9, 15, "", millis=250), request(3, 9, 15, "")],
         [part_of(1, 15.25, 4)],
@@ -217,13 +201,6 @@ CASES = [
         [seal(16, 14, 1, through=row_key(15_000, 0))],
         "PL",
         only_live="the lake knows complete seals alone",
-    ),
-    Case("seals of the new form say the same", [request(11, 9, 15), cancel(12, 14)], [seal(20, 14, 1, format=2)], "CC"),
-    Case(
-        "so do both forms side by side",
-        [request(1, 9, 15), cancel(14, 14), request(15, 15, 21)],
-        [seal(15, 14, 1), seal(20, 16, 16, format=2), seal(21, 17)],
-        "FLF",
     ),
     Case("a far request is parked", [request(1, 1, 200)], [lake_seal(20, 14, 1)], "K"),
     Case("a far request that is cancelled", [request(1, 1, 200), cancel(2, 5)], [lake_seal(20, 14, 1)], "CC"),
@@ -357,25 +334,25 @@ CONDITIONS = [
     Case(
         "a request if absent stands where nothing is known",
         [request(1, 9, 30, condition=ABSENT)],
-        [seal(8, 0, 1, format=2)],
+        [seal(8, 0, 1)],
         "P",
     ),
     Case(
         "a request if absent means nothing where a timer waits",
         [request(1, 9, 30), request(2, 10, 31, condition=ABSENT)],
-        [seal(8, 0, 1, format=2)],
+        [seal(8, 0, 1)],
         "PI",
     ),
     Case(
         "nor where one has fired within the hour",
         [request(1, 9, 15), request(2, 18, 31, condition=ABSENT), request(40, 3_616, 3_700, condition=ABSENT)],
-        [seal(17, 2, 1, format=2)],
+        [seal(17, 2, 1)],
         "FIP",
     ),
     Case(
         "nor where one was cancelled",
         [request(1, 9, 30), cancel(2, 10), request(3, 11, 31, condition=ABSENT)],
-        [seal(8, 0, 1, format=2)],
+        [seal(8, 0, 1)],
         "CCI",
     ),
     Case(
@@ -386,25 +363,25 @@ CONDITIONS = [
             request(3, 15, 32, condition=ABSENT, ifRequest="0:1"),
             request(4, 16, 33, condition=ABSENT, ifRequest="0:1"),
         ],
-        [seal(8, 0, 1, format=2), seal(15, 4, 9, format=2)],
+        [seal(8, 0, 1), seal(15, 4, 9)],
         "FIPI",
     ),
     Case(
         "a request if pending replaces the one that waits",
         [request(1, 9, 30), request(2, 10, 31, condition=PENDING)],
-        [seal(8, 0, 1, format=2)],
+        [seal(8, 0, 1)],
         "MP",
     ),
     Case(
         "a late move under a condition does not fire",
         [request(1, 9, 15), request(2, 15, 31, condition=PENDING)],
-        [seal(8, 0, 1, format=2), seal(15, 2, 9, format=2)],
+        [seal(8, 0, 1), seal(15, 2, 9)],
         "FI",
     ),
     Case(
         "nor does one that became readable too late",
         [request(1, 9, 15), request(14, 14, 31, condition=PENDING)],
-        [seal(8, 0, 1, format=2), seal(15, 14, 9, format=2)],
+        [seal(8, 0, 1), seal(15, 14, 9)],
         "FI",
     ),
     Case(
@@ -414,49 +391,43 @@ CONDITIONS = [
             cancel(2, 10, condition=PENDING, ifRequest="0:7"),
             cancel(3, 11, condition=PENDING, ifRequest="0:1"),
         ],
-        [seal(8, 0, 1, format=2)],
+        [seal(8, 0, 1)],
         "CIC",
     ),
     Case(
         "a cancel if pending of nothing",
         [cancel(2, 10, condition=PENDING)],
-        [seal(8, 0, 1, format=2)],
+        [seal(8, 0, 1)],
         "I",
-    ),
-    Case(
-        "a condition that no owner could judge is refused",
-        [request(1, 9, 30, condition=ABSENT)],
-        [*LAST, seal(21, 15, format=2, conditions_from=15)],
-        "R",
     ),
     Case(
         "a cancel takes back what was appended before it in another partition",
         [cancel(2, 10), request(3, 10.5, 30, forwarded=sent_on(9)), request(4, 10.6, 31, forwarded=sent_on(10.2))],
-        [seal(8, 0, 1, format=4, callbacks_from=0)],
+        [seal(8, 0, 1)],
         "UIP",
     ),
     Case(
         "so does one that was sent on itself",
         [cancel(2, 10, forwarded=sent_on(9)), request(3, 10.5, 30, forwarded=sent_on(8.9)), request(4, 11, 15)],
-        [seal(20, 14, 1, format=4, callbacks_from=0)],
+        [seal(20, 14, 1)],
         "UIF",
     ),
     Case(
         "a cancel that was sent on counts from its first append",
         [cancel(2, 10, forwarded=sent_on(9)), request(3, 10.5, 30, forwarded=sent_on(9.5))],
-        [seal(8, 0, 1, format=4, callbacks_from=0)],
+        [seal(8, 0, 1)],
         "UP",
     ),
     Case(
         "what was sent on takes the place of the request before it",
         [request(2, 10, 30), request(3, 11, 31, forwarded=sent_on(9)), cancel(4, 12, forwarded=sent_on(11))],
-        [seal(8, 0, 1, format=4, callbacks_from=0)],
+        [seal(8, 0, 1)],
         "MCC",
     ),
     Case(
         "a cancel under a condition takes nothing back that comes later",
         [cancel(2, 10, condition=PENDING), request(3, 10.5, 30, forwarded=sent_on(9))],
-        [seal(8, 0, 1, format=4, callbacks_from=0)],
+        [seal(8, 0, 1)],
         "IP",
     ),
     Case(
@@ -466,7 +437,7 @@ CONDITIONS = [
             request(3, 3_609.9, 3_700, forwarded=sent_on(9)),
             request(4, 3_610, 3_701, forwarded=sent_on(9)),
         ],
-        [seal(8, 0, 1, format=4, callbacks_from=0)],
+        [seal(8, 0, 1)],
         "UIP",
     ),
 ]

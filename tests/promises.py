@@ -60,9 +60,9 @@ class Wish(NamedTuple):
         """UNIX milliseconds in which it is due."""
         return self.second * 1000 + self.millis
 
-    def is_in_time(self, by: "Wish", *, counts_millis: bool) -> bool:
-        """Tell whether *by* was appended before the second of this, or before its millisecond where these count."""
-        return by.appended_ms < (self.due_ms if counts_millis else self.second * 1000)
+    def is_in_time(self, by: "Wish") -> bool:
+        """Tell whether *by* was appended before this is due."""
+        return by.appended_ms < self.due_ms
 
 
 class Callback(NamedTuple):
@@ -152,19 +152,15 @@ class Audit:
         end_ms, fence = 1000, 0
         scan: tuple[int, int] | None = None
         for index, seal in enumerate(seals):
-            told_ms = seal.end_ms if seal.format > 1 else (seal.last + 1) * 1000
-            if seal.first != end_ms // 1000 or told_ms <= end_ms:
-                raise PromiseError(f"P8: {seal.first}..{seal.last} is sealed after {end_ms}")
-            if seal.format > 1 and (seal.first_ms, (told_ms - 1) // 1000) != (end_ms, seal.last):
-                raise PromiseError(f"P8: seal {index} counts otherwise in milliseconds than in seconds")
-            if seal.format < 3 and told_ms % 1000:
-                raise PromiseError(f"P8: seal {index} is of format {seal.format} and ends with {told_ms}")
+            told_ms = seal.end_ms
+            if seal.first_ms != end_ms or told_ms <= end_ms:
+                raise PromiseError(f"P8: {seal.first_ms}..{told_ms} is sealed after {end_ms}")
             if seal.fence < fence:
-                raise PromiseError(f"P8: the fence went back from {fence} to {seal.fence} with {seal.last}")
+                raise PromiseError(f"P8: the fence went back from {fence} to {seal.fence} with {told_ms}")
             if scan not in (None, (told_ms, seal.fence)):
                 raise PromiseError(f"P8: {scan} was left unfinished for {(told_ms, seal.fence)}")
             while ahead is not None and ahead < seal.fence:
-                self._read(ahead, seal)
+                self._read(ahead)
                 ahead = next(left, None)
             self._close(index, seal, end_ms, told_ms, rejected)
             if seal.HasField("through"):
@@ -172,7 +168,7 @@ class Audit:
             else:
                 end_ms, fence, scan = told_ms, seal.fence, None
         while ahead is not None:
-            self._read(ahead, seals[-1] if seals else Sealed())
+            self._read(ahead)
             ahead = next(left, None)
 
     def _close(self, index: int, seal: Sealed, start_ms: int, end_ms: int, rejected: Collection[int]) -> None:
@@ -194,60 +190,52 @@ class Audit:
         fired = [offset for offset in due if offset not in rejected]
         late = sum(closed[offset].is_late for offset in due)
         # There is one partition.
-        digest = fired_digest(0, fired) if seal.digests else sum((offset + 1) ** 3 for offset in fired) % 2**64
-        told = seal.fired_digest if seal.digests else seal.digest
-        said = (seal.due, seal.fired, seal.rejected, seal.late_arrivals, told)
-        meant = (len(due), len(fired), len(due) - len(fired), late, digest)
+        said = (seal.due, seal.fired, seal.rejected, seal.late_arrivals, seal.fired_digest)
+        meant = (len(due), len(fired), len(due) - len(fired), late, fired_digest(0, fired))
         withdrawn, gone_by = (seal.cancelled, seal.moved), (cancelled, len(gone) - cancelled)
         if self.terms.is_forgetful:
             # A request withdrawn an hour ago is not read again by an owner without a store, which then counts less.
             gone_by = min(withdrawn[0], gone_by[0]), min(withdrawn[1], gone_by[1])
         if (said, withdrawn) != (meant, gone_by):
             said, meant = (*said, *withdrawn), (*meant, *gone_by)
-            raise PromiseError(f"P8: seal {index} of {seal.last} says {said}, requests say {meant}: {sorted(keys)}")
+            raise PromiseError(f"P8: seal {index} says {said}, requests say {meant}: {sorted(keys)}")
         left = [each.at for each in self._waiting.values() if each.withdrawn_by is None]
         if left and min(left) < seal.restore_from:
-            raise PromiseError(f"P8: #{min(left)} waits below restore_from {seal.restore_from} of {seal.last}")
+            raise PromiseError(f"P8: #{min(left)} waits below restore_from {seal.restore_from} of {seal.end_ms}")
 
     # --- one record --------------------------------------------------------------------------------------------------
 
-    def _read(self, offset: int, seal: Sealed) -> None:
-        """Read the record at *offset*, which *seal* is the first to cover, or comes behind when none does."""
+    def _read(self, offset: int) -> None:
+        """Read the record at *offset*."""
         wish = self.wishes[offset]
-        judged = seal.HasField("conditions_from") and offset >= seal.conditions_from
-        takes_callbacks = seal.HasField("callbacks_from") and offset >= seal.callbacks_from
-        is_new = wish.has_callback or wish.first_ms is not None
-        if wish.is_refused or (wish.condition and not judged) or (is_new and not takes_callbacks):
+        if wish.is_refused:
             if not wish.original:
                 self.requests[offset] = self._waiting[offset] = _Request(wish, offset, is_refused=True)
             return
         if wish.original:
             self._read_copy(offset, wish, wish.original)
             return
-        counts_millis = seal.HasField("millis_from") and offset >= seal.millis_from
-        if wish.timer_id and not self._decide(offset, wish, counts_millis=counts_millis):
+        if wish.timer_id and not self._decide(offset, wish):
             self.ignored.add(offset)
             return
         if wish.timer_id:
             self._latest[wish.timer_id] = offset
         if wish.is_cancel:
-            if takes_callbacks and not wish.condition:
+            if not wish.condition:
                 self._cancelled_ms[wish.timer_id] = wish.appended_ms if wish.first_ms is None else wish.first_ms
             return
         is_far = 0 < self.terms.horizon_s < wish.second - wish.appended_ms // 1000
-        if is_new and not is_far and offset < seal.fence and seal.format < 4:
-            raise PromiseError(f"P8: #{offset} has a callback, and the seal over it is of format {seal.format}")
         self.requests[offset] = request = _Request(wish, offset, is_far=is_far)
         if not is_far:
             self._waiting[offset] = request
         if wish.timer_id:
             self._standing[wish.timer_id] = offset
 
-    def _decide(self, offset: int, wish: Wish, *, counts_millis: bool) -> bool:
+    def _decide(self, offset: int, wish: Wish) -> bool:
         """Note the effect of the record on the request of its id before it; False when it is ignored."""
         of = self._standing.get(wish.timer_id)
         before = None if of is None else self.requests[of]
-        is_in_time = before is not None and before.wish.is_in_time(wish, counts_millis=counts_millis)
+        is_in_time = before is not None and before.wish.is_in_time(wish)
         withdraws = before is not None and before.withdrawn_by is None and is_in_time and not before.is_done
         holds = True
         if wish.condition == Condition.IF_ABSENT:
@@ -397,14 +385,14 @@ def check_at_least_once(wishes: Mapping[int, Wish], seals: Iterable[Sealed], cal
         if not (wish.is_cancel or wish.original or offset in visible or offset in followed):
             raise PromiseError(f"P1: #{offset} for {wish.second} is lost")
     check_callbacks(wishes, callbacks)
-    second = 0
+    end_ms = 1000
     for seal in seals:
-        if seal.first > second + 1:
-            raise PromiseError(f"P8: {second + 1}..{seal.first - 1} is not sealed")
+        if seal.first_ms > end_ms:
+            raise PromiseError(f"P8: {end_ms}..{seal.first_ms} is not sealed")
         if seal.due != seal.fired + seal.rejected:
-            raise PromiseError(f"P8: {seal.last} does not balance")
+            raise PromiseError(f"P8: the seal before {seal.end_ms} does not balance")
         if not seal.HasField("through"):
-            second = max(second, seal.last)
+            end_ms = max(end_ms, seal.end_ms)
 
 
 def _followed_in_time(wishes: Mapping[int, Wish]) -> set[int]:
@@ -415,7 +403,7 @@ def _followed_in_time(wishes: Mapping[int, Wish]) -> set[int]:
         if not wish.timer_id or wish.is_refused or wish.original:
             continue
         before = last.pop(wish.timer_id, None)
-        if before is not None and wishes[before].is_in_time(wish, counts_millis=True):
+        if before is not None and wishes[before].is_in_time(wish):
             followed.add(before)
         if not wish.is_cancel:
             last[wish.timer_id] = offset

@@ -152,7 +152,6 @@ class InMemoryTimers:
         self._clock = clock
         self._partition = Partition(0)
         # In the service the first seal of a partition tells these offsets.
-        self._partition.judge_from(0, 0, 0)
         self._store = MemoryStore()
         self._topics: defaultdict[str, list[ConsumerRecord[bytes, bytes]]] = defaultdict(list)
         self._taken: defaultdict[str, int] = defaultdict(int)

@@ -11,8 +11,7 @@ from lake_tables import completed
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the usual name
 
-from kafka_timers.core.sums import VERSION
-from kafka_timers.core.wire import Future, Sealed
+from kafka_timers.core.wire import FORMAT, Future, Sealed
 from kafka_timers.lake import message
 from kafka_timers.lake.audit import audit
 from kafka_timers.lake.outcomes import figures, fires, outcomes_of
@@ -80,7 +79,7 @@ def sealed(requests: DataFrame, span_s: int) -> DataFrame:
     """Return rows of `seals` that count the *requests*, with a tick each second, each naming the one before it."""
     spark, last = requests.sparkSession, START_S + span_s
     known = requests.select("partition", "offset", "appended_ms")
-    intervals = synthetic_intervals(known, START_S + 1, last, 1).withColumn("digests", F.lit(VERSION))
+    intervals = synthetic_intervals(known, START_S + 1, last, 1)
     none = constant(spark, [], "partition int, offset bigint, reason string")
     fired = figures(fires(outcomes_of(requests, intervals, none)), "partition", F.col("sealed_ms").alias("end_ms"))
     # Each tick reads what was appended in the second before it.
@@ -107,11 +106,11 @@ def sealed(requests: DataFrame, span_s: int) -> DataFrame:
 
 def _seal(row: Row, read: Mapping[str, int], before: bytes) -> bytes:
     last = row.end_ms // 1000 - 1
-    seal = Sealed(partition=row.partition, first=last, last=last, format=3, digests=VERSION, previous=before)
+    seal = Sealed(partition=row.partition, first_ms=last * 1000, end_ms=(last + 1) * 1000, previous=before)
     seal.first_ms, seal.end_ms, seal.fence = last * 1000, row.end_ms, row.fence
     seal.due, seal.fired, seal.fired_digest = row.due, row.fired, row.digest % 2**64
     seal.worker, seal.partitions = "made up", PARTITIONS
-    seal.conditions_from = seal.millis_from = seal.callbacks_from = seal.read_from = 0
+    seal.read_from, seal.format = 0, FORMAT
     seal.near.count, seal.near.digest = read["near"], read["near_digest"] % 2**64
     seal.cancels.count, seal.cancels.digest = read["cancels"], read["cancels_digest"] % 2**64
     seal.far.count = 0

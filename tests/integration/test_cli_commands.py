@@ -335,7 +335,7 @@ async def test_find_shows_how_the_timers_of_an_id_stand(bootstrap: str, where: l
         await ask(producer, now_s + 500)  # 502: moved
         await ask(producer, now_s + 600)  # 503: cancelled
         await put(producer, b"whatever", Future(timerId="größe", cancel=True))  # 504
-        seal = Sealed(partition=partition, last=now_s - 10, fence=400, restore_from=1)
+        seal = Sealed(partition=partition, end_ms=(now_s - 10 + 1) * 1000, fence=400, restore_from=1)
         await producer.send_and_wait(prefix + "timer-sealed", seal.SerializeToString(), b"%d" % partition, partition)
         await ask(producer, now_s + 800)  # 505
     async with AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id=prefix) as transactions:
@@ -434,7 +434,14 @@ async def test_find_and_status_read_on_behind_a_header_whose_name_is_not_text(
     async with producing(bootstrap) as producer:
         value = Future(callBackTopic="calls", timerId="id").SerializeToString()
         request = await producer.send_and_wait(prefix + "timer-request", value, b"%d" % second, 0)
-        seal = Sealed(first=second - 1, last=second, fence=request.offset + 1, due=4, fired=1, rejected=3)
+        seal = Sealed(
+            first_ms=(second - 1) * 1000,
+            end_ms=(second + 1) * 1000,
+            fence=request.offset + 1,
+            due=4,
+            fired=1,
+            rejected=3,
+        )
         await producer.send_and_wait(prefix + "timer-sealed", seal.SerializeToString(), b"0", 0)
         told = [("reason", b"topic-unknown"), ("topic", (prefix + "timer-request").encode()), ("partition", b"0")]
         headers = [(f"timer-rejected-{name}", text) for name, text in [*told, ("offset", b"%d" % request.offset)]]
@@ -500,7 +507,15 @@ async def test_watch_ends_when_nobody_reads_its_output(bootstrap: str, callbacks
 async def test_status_shows_the_figures_of_the_seals(bootstrap: str, where: list[str], prefix: str) -> None:
     await topics.create(Kafka(bootstrap), prefix, 2)
     second = int(time.time()) - 100
-    seal = Sealed(partition=1, last=second, fired=2, pending=7, lateness_p50_ms=3, lateness_p99_ms=4, lateness_max_ms=5)
+    seal = Sealed(
+        partition=1,
+        end_ms=(second + 1) * 1000,
+        fired=2,
+        pending=7,
+        lateness_p50_ms=3,
+        lateness_p99_ms=4,
+        lateness_max_ms=5,
+    )
     seal.worker = "http://10.0.0.1:8070 w1"
     async with producing(bootstrap) as producer:
         await producer.send_and_wait(prefix + "timer-sealed", seal.SerializeToString(), key=b"1", partition=1)

@@ -60,7 +60,6 @@ async def reply(producer: AIOKafkaProducer, record: Record, **given: Any) -> Non
     """Answer the cancel or move *record*, with CANCELLED unless something else is given."""
     future = future_from(record.value)
     content = {"timerId": future.timerId, "outcome": Reply.CANCELLED, "second": FAR, "millis": 7, "request": "0:0"}
-    content |= {"waits": False} if given.get("outcome") == Reply.IGNORED else {}
     answer = Reply(**(content | {"asked": place(record)} | given))
     await producer.send_and_wait(future.replyTopic, answer.SerializeToString(), future.timerId.encode())
 
@@ -288,19 +287,6 @@ async def test_a_question_without_an_answer_has_changed_nothing(
     for call in (client.get("id", timeout_s=0.2), client.move("id", FAR, timeout_s=0.2)):
         with pytest.raises(AnswerError, match=r"The question about 'id' is in partition .* and changes nothing"):
             await call
-
-
-async def test_get_names_a_worker_that_is_too_old_to_answer(
-    client: TimerClient, requests: AIOKafkaConsumer, producer: AIOKafkaProducer
-) -> None:
-    for call in (client.get("id"), client.move("id", FAR)):
-        task, record = await asked(call, requests)
-        await reply(producer, record, outcome=Reply.IGNORED, waits=None)
-        with pytest.raises(AnswerError, match=r"does not say whether request 0:0 of 'id' waits.*upgrade all workers"):
-            await task
-    task, record = await asked(client.get("id"), requests)
-    await reply(producer, record, outcome=Reply.IGNORED)
-    assert await task is None
 
 
 async def test_broker_that_tells_no_offset_is_said(client: TimerClient, monkeypatch: pytest.MonkeyPatch) -> None:

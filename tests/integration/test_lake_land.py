@@ -24,7 +24,7 @@ from kafka_timers.broker import topics
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.consuming import consuming
 from kafka_timers.core.routing import partition_of
-from kafka_timers.core.wire import Copy, Future, Sealed, Topics
+from kafka_timers.core.wire import FORMAT, Copy, Future, Sealed, Topics
 from kafka_timers.dev.broker import free_port
 from kafka_timers.dev.process import Child
 from kafka_timers.errors import BrokerError, LakeError
@@ -137,10 +137,10 @@ async def test_each_record_becomes_a_row_and_aborted_ones_do_not(lake: Lake) -> 
             await send(copy.SerializeToString(), b"%d" % (now + 60))
             await send(b"{}", b"%d" % (now + 60))
             await send(named, b"soon")
-    seal = Sealed(partition=1, first=now - 1, last=now, fence=7, worker="w")
+    seal = Sealed(partition=1, first_ms=(now - 1) * 1000, end_ms=(now + 1) * 1000, fence=7, worker="w")
     await lake.producer.send_and_wait(lake.names.sealed, seal.SerializeToString(), b"1", partition=1)
-    newer = Sealed(partition=1, first=now + 1, last=now + 1, fence=8, format=2, conditions_from=8)
-    newer.first_ms, newer.end_ms = (now + 1) * 1000, (now + 2) * 1000
+    newer = Sealed(partition=1, first_ms=(now + 1) * 1000, end_ms=(now + 1 + 1) * 1000, fence=8)
+    seal.format = newer.format = FORMAT
     await lake.producer.send_and_wait(lake.names.sealed, newer.SerializeToString(), b"1", partition=1)
     headers = [(f"timer-rejected-{name}", value) for name, value in (("reason", b"topic-unknown"), ("offset", b"5"))]
     await lake.producer.send_and_wait(lake.names.rejected, b"v", b"k", partition=0, headers=headers)
@@ -156,9 +156,9 @@ async def test_each_record_becomes_a_row_and_aborted_ones_do_not(lake: Lake) -> 
         (7, "refused", "value-not-a-future", None),
         (8, "refused", "key-not-a-second", None),
     ]
-    columns = ("partition", "last", "fence", "worker", "format", "conditions_from")
+    columns = ("partition", "last", "fence", "worker", "format")
     sealed = read(lake.spark, lake.root, SEALS).select(*columns).orderBy("last").collect()
-    assert [tuple(row) for row in sealed] == [(1, now, 7, "w", 1, None), (1, now + 1, 8, "", 2, 8)]
+    assert [tuple(row) for row in sealed] == [(1, now, 7, "w", FORMAT), (1, now + 1, 8, "", FORMAT)]
     [rejected] = read(lake.spark, lake.root, REJECTED).select("reason", "source_offset").collect()
     assert tuple(rejected) == ("topic-unknown", 5)
     await lake.assert_landed(6)

@@ -331,7 +331,7 @@ async def test_an_ignored_request_is_not_promoted_and_an_unjudged_one_waits(lake
     end_ms, loop = (lake.now + 1) * 1000, asyncio.get_running_loop()
 
     def judge() -> None:
-        seal = lake.seal(fence=3, horizon_s=HORIZON_S, format=2, first_ms=1_000, end_ms=end_ms, conditions_from=0)
+        seal = lake.seal(fence=3, horizon_s=HORIZON_S, end_ms=end_ms)
         asyncio.run_coroutine_threadsafe(seal, loop).result()
 
     assert await asyncio.to_thread(lake.promoter(clock=InAPause(judge), wait_s=90).catch_up) == 0

@@ -64,7 +64,7 @@ async def log(bootstrap: str, ledger: Ledger) -> AsyncIterator[SealLog]:
 
 
 def slices(second: int, count: int) -> list[Sealed]:
-    return [Sealed(last=second, fence=1, through=b"%d" % number) for number in range(count)]
+    return [Sealed(end_ms=(second + 1) * 1000, fence=1, through=b"%d" % number) for number in range(count)]
 
 
 async def test_a_log_without_seals_has_an_empty_tail(log: SealLog, ledger: Ledger) -> None:
@@ -72,20 +72,20 @@ async def test_a_log_without_seals_has_an_empty_tail(log: SealLog, ledger: Ledge
 
 
 async def test_the_tail_ends_with_the_last_seal_in_the_order_of_the_log(log: SealLog, ledger: Ledger) -> None:
-    seals = [Sealed(last=5, fence=2), *slices(6, 3)]
+    seals = [Sealed(end_ms=6_000, fence=2), *slices(6, 3)]
     for seal in seals:
         await ledger.seal(seal)
     assert await log.seals(0) == seals
     # The same one serves one partition after the other, and again.
     assert await log.seals(1) == []
-    await ledger.seal(Sealed(last=6, fence=9))
-    assert await log.seals(0) == [*seals, Sealed(last=6, fence=9)]
+    await ledger.seal(Sealed(end_ms=7_000, fence=9))
+    assert await log.seals(0) == [*seals, Sealed(end_ms=7_000, fence=9)]
 
 
 async def test_seals_of_aborted_transactions_are_none(log: SealLog, ledger: Ledger) -> None:
-    await ledger.seal(Sealed(last=5))
-    await ledger.seal(Sealed(last=6), commit=False)
-    assert await log.seals(0) == [Sealed(last=5)]
+    await ledger.seal(Sealed(end_ms=6_000))
+    await ledger.seal(Sealed(end_ms=7_000), commit=False)
+    assert await log.seals(0) == [Sealed(end_ms=6_000)]
 
 
 async def test_a_log_of_aborted_transactions_alone_has_an_empty_tail(log: SealLog, ledger: Ledger) -> None:
@@ -95,36 +95,38 @@ async def test_a_log_of_aborted_transactions_alone_has_an_empty_tail(log: SealLo
 
 
 async def test_a_transaction_that_is_still_open_is_not_waited_for(log: SealLog, ledger: Ledger) -> None:
-    await ledger.seal(Sealed(last=5))
-    await ledger.open([Sealed(last=6).SerializeToString()])
-    assert await log.seals(0) == [Sealed(last=5)]
+    await ledger.seal(Sealed(end_ms=6_000))
+    await ledger.open([Sealed(end_ms=7_000).SerializeToString()])
+    assert await log.seals(0) == [Sealed(end_ms=6_000)]
 
 
 async def test_a_complete_seal_is_found_however_many_aborted_ones_follow_it(log: SealLog, ledger: Ledger) -> None:
     """1,500 offsets: past the first reach of 64 and the second of 1,024."""
-    await ledger.seal(Sealed(last=4))
-    await ledger.seal(Sealed(last=5, fence=7))
+    await ledger.seal(Sealed(end_ms=5_000))
+    await ledger.seal(Sealed(end_ms=6_000, fence=7))
     await ledger.seal(*slices(6, 500))
     for _ in range(2):
         await ledger.seal(*slices(7, 500), commit=False)
     tail = await log.seals(0)
-    assert latest(tail) == Sealed(last=5, fence=7)
+    assert latest(tail) == Sealed(end_ms=6_000, fence=7)
     assert tail[-500:] == slices(6, 500)
 
 
 async def test_a_long_log_is_not_read_from_its_beginning(log: SealLog, ledger: Ledger) -> None:
-    await ledger.seal(*(Sealed(last=second) for second in range(1, 1_001)))
+    await ledger.seal(*(Sealed(end_ms=(second + 1) * 1000) for second in range(1, 1_001)))
     tail = await log.seals(0)
-    assert tail[-1] == Sealed(last=1_000)
+    assert tail[-1] == Sealed(end_ms=1_001_000)
     assert len(tail) < 64
 
 
 async def test_records_that_are_no_seals_are_skipped_and_named(
     log: SealLog, ledger: Ledger, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await ledger.put([Sealed(last=5).SerializeToString(), b"\xff\xff", None, b"", Sealed(last=6).SerializeToString()])
+    await ledger.put(
+        [Sealed(end_ms=6_000).SerializeToString(), b"\xff\xff", None, b"", Sealed(end_ms=7_000).SerializeToString()]
+    )
     with caplog.at_level(logging.WARNING, "kafka_timers.broker.seals"):
-        assert await log.seals(0) == [Sealed(last=5), Sealed(last=6)]
+        assert await log.seals(0) == [Sealed(end_ms=6_000), Sealed(end_ms=7_000)]
     # Kafka's client has words of its own where a new topic has no leader yet.
     assert [record.getMessage() for record in caplog.records if record.name == "kafka_timers.broker.seals"] == [
         f"skipped: bytes are not a seal ({ledger.topic} partition 0 offset {offset})" for offset in (1, 2, 3)
@@ -132,12 +134,12 @@ async def test_records_that_are_no_seals_are_skipped_and_named(
 
 
 async def test_tails_of_all_partitions_are_read_at_once(bootstrap: str, prefix: str, ledger: Ledger) -> None:
-    await ledger.seal(Sealed(last=5))
-    assert await last_seals(Kafka(bootstrap), prefix) == {0: [Sealed(last=5)], 1: []}
+    await ledger.seal(Sealed(end_ms=6_000))
+    assert await last_seals(Kafka(bootstrap), prefix) == {0: [Sealed(end_ms=6_000)], 1: []}
 
 
 async def test_an_end_that_cannot_be_reached_is_given_up(bootstrap: str, ledger: Ledger) -> None:
-    await ledger.seal(Sealed(last=5))
+    await ledger.seal(Sealed(end_ms=6_000))
     async with Cluster.open(Kafka(bootstrap)) as cluster:
         await cluster.look_up([ledger.topic])
         with pytest.raises(BrokerError, match=r"partition 0 could not be read within 0\.5 s"):

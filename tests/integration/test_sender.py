@@ -17,11 +17,11 @@ from kafka_timers.broker.consuming import consuming
 from kafka_timers.broker.seals import SealLog, last_seals
 from kafka_timers.broker.topics import create
 from kafka_timers.core.refused import Reason
-from kafka_timers.core.wire import Sealed, Topics
+from kafka_timers.core.wire import Sealed, Topics, last_second_of
 from kafka_timers.errors import SettingsError
 from kafka_timers.settings import WorkerSettings
 from kafka_timers.worker.faults import FencedError, TopicsRefusedError
-from kafka_timers.worker.sender import KafkaSender, transactional_id, transactional_ids
+from kafka_timers.worker.sender import KafkaSender, transactional_ids
 
 Start = Callable[..., Awaitable[KafkaSender]]
 GUARANTEES = pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
@@ -70,7 +70,7 @@ async def visible(bootstrap: str, topic: str) -> list[bytes | None]:
 
 
 async def sealed_seconds(bootstrap: str, prefix: str) -> list[int]:
-    return [seal.last for seal in (await last_seals(Kafka(bootstrap), prefix))[0]]
+    return [last_second_of(seal) for seal in (await last_seals(Kafka(bootstrap), prefix))[0]]
 
 
 @GUARANTEES
@@ -82,7 +82,7 @@ async def test_callbacks_and_seal_are_visible_once_they_are_committed(
         await sender.begin()
         send(sender, prefix + "callbacks", b"a%d" % second, b"b%d" % second)
         send(sender, prefix + "callbacks", b"c", partition=1)
-        await sender.commit(Sealed(last=second))
+        await sender.commit(Sealed(end_ms=(second + 1) * 1000))
     assert await visible(address, prefix + "callbacks") == [b"a100", b"b100", b"a101", b"b101"]
     assert await sealed_seconds(address, prefix) == [100, 101]
 
@@ -102,7 +102,7 @@ async def test_an_open_transaction_of_an_earlier_owner_never_becomes_visible(
     second = await start()
     await second.begin()
     send(second, prefix + "callbacks", b"redone")
-    await second.commit(Sealed(last=100))
+    await second.commit(Sealed(end_ms=101_000))
     assert await visible(address, prefix + "callbacks") == [b"redone"]
 
 
@@ -115,7 +115,7 @@ async def test_an_owner_that_was_shut_out_makes_nothing_visible(
     first = await start()
     for second in range(sealed):
         await first.begin()
-        await first.commit(Sealed(last=second, format=3))
+        await first.commit(Sealed(end_ms=(second + 1) * 1000))
     if moment != "before begin":
         await first.begin()
     if moment == "before commit":
@@ -125,27 +125,9 @@ async def test_an_owner_that_was_shut_out_makes_nothing_visible(
         await finish(first, moment, prefix)
     await second.begin()
     send(second, prefix + "callbacks", b"good")
-    await second.commit(Sealed(last=100))
+    await second.commit(Sealed(end_ms=101_000))
     assert await visible(address, prefix + "callbacks") == [b"good"]
     assert await sealed_seconds(address, prefix) == [*range(sealed), 100]
-
-
-@pytest.mark.parametrize("forms", [(), (2,), (3, 2), (3, 3, 2), (3, 3, 3, 2)])
-async def test_a_worker_that_knows_the_last_seal_shuts_an_owner_out_with_the_one_id_that_it_knows(
-    start: Start, address: str, prefix: str, forms: tuple[int, ...]
-) -> None:
-    """A worker of an earlier version knows the first id alone, and leaves a partition that is sealed in format 3."""
-    sender = await start()
-    for second, form in enumerate(forms):
-        await sender.begin()
-        await sender.commit(Sealed(last=second, format=form))
-    async with AIOKafkaProducer(
-        bootstrap_servers=address, transactional_id=transactional_id(prefix + "g", prefix, 0), acks="all"
-    ):
-        assert not await sender.is_held()
-        with pytest.raises(FencedError):
-            await finish(sender, "before begin", prefix)
-    assert await sealed_seconds(address, prefix) == [*range(len(forms))]
 
 
 async def test_transactions_of_one_owner_appear_in_their_order(start: Start, address: str, prefix: str) -> None:
@@ -153,7 +135,7 @@ async def test_transactions_of_one_owner_appear_in_their_order(start: Start, add
     for second in range(100, 130):
         await sender.begin()
         send(sender, prefix + "callbacks", b"%d" % second)
-        await sender.commit(Sealed(last=second, format=3))
+        await sender.commit(Sealed(end_ms=(second + 1) * 1000))
     assert await visible(address, prefix + "callbacks") == [b"%d" % second for second in range(100, 130)]
     assert (await sealed_seconds(address, prefix))[-1] == 129
 
@@ -164,7 +146,7 @@ async def finish(sender: KafkaSender, moment: str, prefix: str) -> None:
         await sender.begin()
     if moment != "before commit":
         send(sender, prefix + "callbacks", b"late")
-    await sender.commit(Sealed(last=99))
+    await sender.commit(Sealed(end_ms=100_000))
 
 
 @GUARANTEES
@@ -176,12 +158,12 @@ async def test_a_topic_that_refuses_is_named_and_nothing_is_sealed(
     send(sender, prefix + "callbacks", b"a")
     send(sender, prefix + "small", b"x" * 2_000)
     with pytest.raises(TopicsRefusedError) as caught:
-        await sender.commit(Sealed(last=100))
+        await sender.commit(Sealed(end_ms=101_000))
     assert caught.value.reasons == {prefix + "small": (Reason.TOO_LARGE, "MESSAGE_TOO_LARGE")}
     await sender.stop()
     heir = await start(guarantee)
     await heir.begin()
-    await heir.commit(Sealed(last=101))
+    await heir.commit(Sealed(end_ms=102_000))
     assert await sealed_seconds(address, prefix) == [101]
     if guarantee == "exactly-once":
         assert await visible(address, prefix + "callbacks") == []
@@ -191,7 +173,7 @@ async def test_a_seal_may_be_all_that_is_sent(start: Start, address: str, prefix
     sender = await start()
     for second in (100, 105):
         await sender.begin()
-        await sender.commit(Sealed(last=second))
+        await sender.commit(Sealed(end_ms=(second + 1) * 1000))
     assert await sealed_seconds(address, prefix) == [100, 105]
 
 
@@ -200,7 +182,7 @@ async def test_a_topic_that_is_missing_is_named_within_seconds(start: Start, pre
     await sender.begin()
     send(sender, prefix + "missing", b"a")
     with pytest.raises(TopicsRefusedError) as caught:
-        await sender.commit(Sealed(last=100))
+        await sender.commit(Sealed(end_ms=101_000))
     assert caught.value.reasons == {prefix + "missing": (Reason.TOPIC_UNKNOWN, "UNKNOWN_TOPIC_OR_PARTITION")}
 
 
@@ -210,7 +192,7 @@ async def test_an_owner_is_one_until_another_sender_was_started(start: Start, ad
     await old.begin()
     send(old, prefix + "callbacks", b"callback")
     asked = asyncio.create_task(old.is_held())
-    await old.commit(Sealed(partition=0, first=1, last=1, format=3))
+    await old.commit(Sealed(partition=0, first_ms=1_000, end_ms=2_000))
     assert await asked
     assert await old.is_held()
     new = await start()
@@ -234,19 +216,19 @@ async def test_a_barrier_lies_behind_all_that_was_acknowledged_and_nobody_reads_
         request = await producer.send_and_wait(names.requests, b"request", partition=0)
     sender = await start()
     await sender.begin()
-    await sender.commit(Sealed(last=100))
+    await sender.commit(Sealed(end_ms=101_000))
     barrier = await sender.barrier()
     assert barrier
     assert barrier.requests > request.offset
     async with Cluster.open(Kafka(address)) as cluster:
         await cluster.look_up([names.requests, names.sealed])
         bounds, seals = LogBounds(cluster, names.requests), SealLog(cluster, names.sealed)
-        assert [seal.last for seal in await seals.seals(0, barrier.sealed)] == [100]
+        assert [last_second_of(seal) for seal in await seals.seals(0, barrier.sealed)] == [100]
         assert await bounds.end(0, barrier.requests) >= request.offset + 1
     assert await visible(address, names.requests) == [b"request"]
     # It goes on after that.
     await sender.begin()
-    await sender.commit(Sealed(last=101))
+    await sender.commit(Sealed(end_ms=102_000))
     assert await sealed_seconds(address, prefix) == [100, 101]
 
 
@@ -267,7 +249,7 @@ async def test_a_barrier_ends_a_transaction_whose_end_the_broker_has_lost(
     name = transactional_ids(settings.group, prefix, 0)[which]
     async with AIOKafkaProducer(bootstrap_servers=broker.bootstrap, transactional_id=name) as producer:
         identity = producer._txn_manager.producer_id, producer._txn_manager.producer_epoch
-        batch = batch_of([(b"0", Sealed(last=7).SerializeToString())], in_transaction_of=identity)
+        batch = batch_of([(b"0", Sealed(end_ms=8_000).SerializeToString())], in_transaction_of=identity)
         await append_batch(broker.bootstrap, names.sealed, 0, batch, transactional_id=name)
     async with Cluster.open(settings.kafka) as cluster:
         await cluster.look_up([names.sealed, names.requests])

@@ -20,7 +20,7 @@ async def test_requests_that_were_there_and_not_read_for_a_second_are_told(boots
         second = read.timestamp // 1000 + 5
 
         async def status_at(wall_s: float, fence: int) -> tuple[float, bool]:
-            seal = Sealed(first=second, last=second, fence=fence, partitions=1)
+            seal = Sealed(first_ms=second * 1000, end_ms=(second + 1) * 1000, fence=fence, partitions=1)
             await producer.send_and_wait(names.sealed, seal.SerializeToString(), b"0", partition=0)
             await producer.send_and_wait(names.oscillator, b"1", b"%d" % second, partition=0)
             status = await read_status(kafka, prefix, prefix + "workers", ManualClock(wall_s))

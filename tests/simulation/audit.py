@@ -29,13 +29,13 @@ def wish_of(record: Record) -> Wish:
     return record.about
 
 
-def overtaken_in(records: Mapping[int, Record], from_offset: int) -> set[int]:
-    """Return the offsets of requests that were sent on behind a later cancel, which lies at *from_offset* or above."""
+def overtaken_in(records: Mapping[int, Record]) -> set[int]:
+    """Return the offsets of requests that were sent on behind a later cancel."""
     overtaken: set[int] = set()
     cancelled_ms: dict[bytes, int] = {}
     for offset, record in records.items():
         wish = wish_of(record)
-        if wish.is_cancel and offset >= from_offset:
+        if wish.is_cancel:
             cancelled_ms[wish.timer_id] = record.timestamp if wish.first_ms is None else wish.first_ms
         elif wish.first_ms is not None and wish.first_ms < cancelled_ms.get(wish.timer_id, 0):
             overtaken.add(offset)
@@ -79,10 +79,10 @@ def check_proof(number: int, records: Sequence[Record], seals: Sequence[bytes], 
     for value in seals:
         seal = Sealed.FromString(value)
         if seal.previous != before and not (is_cut and not seal.previous):
-            raise PromiseError(f"P8: the seal of {seal.last} does not follow the one before it")
+            raise PromiseError(f"P8: the seal of {seal.end_ms} does not follow the one before it")
         before = sha256(value).digest()
         if not seal.HasField("read_from"):
-            raise PromiseError(f"P8: the seal of {seal.last} does not tell what was read")
+            raise PromiseError(f"P8: the seal of {seal.end_ms} does not tell what was read")
         read = [each for each in records if seal.read_from <= each.offset < seal.fence]
         cancels = [each for each in read if isinstance(each.about, Wish) and each.about.is_cancel]
         for name, told, meant in (
@@ -92,7 +92,7 @@ def check_proof(number: int, records: Sequence[Record], seals: Sequence[bytes], 
             said = sum(each.count for each in told), sum(each.digest for each in told) % 2**64
             if said != (len(meant), sum(_counts_by(number, each) for each in meant) % 2**64):
                 raise PromiseError(
-                    f"P8: of {name} below {seal.fence} that were read the seal of {seal.last} tells {said}"
+                    f"P8: of {name} below {seal.fence} that were read the seal of {seal.end_ms} tells {said}"
                 )
 
 
@@ -133,10 +133,8 @@ def audit(
     for index, seal in enumerate(seals):
         if seal.first_ms != end_ms or seal.end_ms <= end_ms:
             raise PromiseError(f"P8: {seal.first_ms}..{seal.end_ms} is sealed after {end_ms}")
-        if (seal.first, seal.last) != (seal.first_ms // 1000, (seal.end_ms - 1) // 1000):
-            raise PromiseError(f"P8: seal {index} counts otherwise in seconds than in milliseconds")
         if seal.fence < fence:
-            raise PromiseError(f"P8: the fence went back from {fence} to {seal.fence} with {seal.last}")
+            raise PromiseError(f"P8: the fence went back from {fence} to {seal.fence} with {seal.end_ms}")
         if scan not in (None, (seal.end_ms, seal.fence)):
             raise PromiseError(f"P8: {scan} was left unfinished for {(seal.end_ms, seal.fence)}")
         keys = {}
@@ -158,13 +156,13 @@ def audit(
         counts = (len(due), len(fired), len(due) - len(fired), late_arrivals)
         meant = (*counts, fired_digest(number, fired), cancelled, len(gone) - cancelled)
         if said != meant:
-            raise PromiseError(f"P8: seal {index} of {seal.last} says {said}, requests say {meant}: {sorted(keys)}")
+            raise PromiseError(f"P8: seal {index} of {seal.end_ms} says {said}, requests say {meant}: {sorted(keys)}")
         left = [offset for offset in waiting if takers.get(offset, seal.fence) >= seal.fence]
         if any(offset < seal.restore_from for offset in left):
-            raise PromiseError(f"P8: {min(left)} waits below restore_from {seal.restore_from} of {seal.last}")
+            raise PromiseError(f"P8: {min(left)} waits below restore_from {seal.restore_from} of {seal.end_ms}")
         known = sum(offset < seal.fence and takers.get(offset) is None for offset in left)
         if seal.pending < known:
-            raise PromiseError(f"P8: {seal.last} says that {seal.pending} wait, {known} do")
+            raise PromiseError(f"P8: {seal.end_ms} says that {seal.pending} wait, {known} do")
         if seal.HasField("through"):
             scan = seal.end_ms, seal.fence
         else:

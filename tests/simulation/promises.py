@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from batches import digest_of_batches
 
-from kafka_timers.core.wire import REQUEST_HEADER, Future, Reply, Sealed
+from kafka_timers.core.wire import REQUEST_HEADER, Future, Reply, Sealed, last_second_of
 from simulation.audit import PromiseError, audit, check_proof, followers_of, is_in_time, overtaken_in, wish_of
 from simulation.clients import BEYOND, CALM, COMPACTED, NOWHERE, OWN, Stray, Wish
 from simulation.kafka import Kafka
@@ -86,7 +86,7 @@ def found_in(kafka: Kafka) -> list[Found]:
         records = {record.offset: record for record in kafka.requests(number).committed()}
         sealed = [record.value or b"" for record in kafka.sealed(number).committed()]
         seals = [Sealed.FromString(value) for value in sealed]
-        behind = overtaken_in(records, seals[-1].callbacks_from if seals else 0)
+        behind = overtaken_in(records)
         overtaken = {offset: records.pop(offset) for offset in behind}
         found.append(
             Found(
@@ -234,7 +234,7 @@ def check_batches(found: Found) -> None:
                 records = [came[sent.topic, partition].popleft() for _ in range(count) if came[sent.topic, partition]]
                 batches.append([(each.key, each.value, each.headers) for each in records])
             if sent.sha256 != digest_of_batches(batches):
-                raise PromiseError(f"P8: {sent.topic} has not what was sent with the seal of {seal.last}")
+                raise PromiseError(f"P8: {sent.topic} has not what was sent with the seal of {seal.end_ms}")
     if any(came.values()):
         raise PromiseError(f"P8: callbacks of partition {found.number} came with no seal")
 
@@ -308,6 +308,8 @@ def check_fences(found: Found, stable_at: Mapping[int, int], late_s: int) -> Non
         PromiseError: it did not.
     """
     for seal in found.seals:
-        stable = stable_at.get(seal.last - late_s, 0)
+        stable = stable_at.get(last_second_of(seal) - late_s, 0)
         if seal.fence < stable:
-            raise PromiseError(f"{seal.last} was scanned at {seal.fence}, {stable} was read {late_s} s before its tick")
+            raise PromiseError(
+                f"{seal.end_ms} was scanned at {seal.fence}, {stable} was read {late_s} s before its tick"
+            )

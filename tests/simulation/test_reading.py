@@ -14,7 +14,7 @@ from kafka_timers.broker.bounds import LogBounds
 from kafka_timers.broker.cluster import Cluster, Leader
 from kafka_timers.broker.requests import ListOffsets, Metadata
 from kafka_timers.broker.seals import SealLog
-from kafka_timers.core.wire import Sealed
+from kafka_timers.core.wire import Sealed, last_second_of
 from kafka_timers.worker.tasks import cancel
 from kafka_timers.worker.ticks import TickReader
 from simulation.assembly import patched
@@ -54,7 +54,7 @@ class Scene:
 
     def seal(self, second: int) -> int:
         """Append a seal, and return where it lies."""
-        seal = Sealed(first=second, last=second)
+        seal = Sealed(first_ms=second * 1000, end_ms=(second + 1) * 1000)
         return self.kafka.sealed(0).append(Record(b"0", seal.SerializeToString()), self.kafka.now_ms)
 
 
@@ -100,8 +100,10 @@ def test_seals_are_those_of_a_leader_that_has_all_acknowledged_records(scene: Sc
     scene.elect(scene.kafka.sealed(0))
     acknowledged = scene.seal(6)
     scene.seal(7)
-    assert [seal.last for seal in scene.loop.run_until_complete(seals.seals(0))] == [5]
-    assert [seal.last for seal in scene.loop.run_until_complete(seals.seals(0, above=acknowledged))][-2:] == [6, 7]
+    assert [last_second_of(seal) for seal in scene.loop.run_until_complete(seals.seals(0))] == [5]
+    assert [last_second_of(seal) for seal in scene.loop.run_until_complete(seals.seals(0, above=acknowledged))][
+        -2:
+    ] == [6, 7]
 
 
 def test_a_question_that_gives_a_connection_up_ends_no_other(scene: Scene) -> None:

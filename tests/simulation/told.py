@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from kafka_timers.core.wire import Reply
+from kafka_timers.core.wire import Reply, last_second_of
 from simulation.assembly import Process
 from simulation.clients import Wish, ask
 from simulation.log import Record, Transaction
@@ -82,7 +82,10 @@ class Story:
 
     def sealed(self, number: int = 0) -> list[tuple[int, bool]]:
         """Return of each seal its last second, and whether it closes that."""
-        return [(seal.last - EPOCH_S, not seal.HasField("through")) for seal in found_in(self.kafka)[number].seals]
+        return [
+            (last_second_of(seal) - EPOCH_S, not seal.HasField("through"))
+            for seal in found_in(self.kafka)[number].seals
+        ]
 
     def answers(self, number: int = 0) -> list[str]:
         """Return the answers, in their order."""

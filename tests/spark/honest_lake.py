@@ -17,8 +17,8 @@ from pyspark.sql import Row, SparkSession
 
 from kafka_timers.core.callbacks import Shown
 from kafka_timers.core.routing import hash_of, partition_of
-from kafka_timers.core.sums import VERSION, fired_digest_of
-from kafka_timers.core.wire import Future, Header, callback_headers
+from kafka_timers.core.sums import fired_digest_of
+from kafka_timers.core.wire import FORMAT, Future, Header, callback_headers
 from kafka_timers.lake.records import requests_of, seals_of
 from kafka_timers.lake.schema import CANCEL
 from kafka_timers.v1.sealed_pb2 import Sealed
@@ -118,8 +118,7 @@ class Told:
             fired = [each for each in done if each not in self.taken_by]
             gone = [self.asked[self.taken_by[each]].due_s for each in done if each in self.taken_by]
             waiting -= set(fired)
-            seal = Sealed(partition=self.number, first=second if offset else 1, last=second, format=3, digests=VERSION)
-            seal.first_ms, seal.end_ms = seal.first * 1000, second * 1000 + 1000
+            seal = Sealed(partition=self.number, first_ms=(second if offset else 1) * 1000, end_ms=(second + 1) * 1000)
             # A request that no worker takes is rejected when it is read.
             seal.rejected = int(asked.due_s is None)
             seal.due, seal.fired = len(fired) + seal.rejected, len(fired)
@@ -128,7 +127,7 @@ class Told:
             seal.pending, seal.fence, seal.restore_from = len(waiting), offset + 1, min(waiting, default=offset + 1)
             seal.worker, seal.partitions, seal.horizon_s = "worker", partitions, HORIZON_S
             seal.lateness_p50_ms = seal.lateness_p99_ms = seal.lateness_max_ms = LATE_MS if fired else 0
-            seal.conditions_from = seal.millis_from = seal.callbacks_from = seal.read_from = 0
+            seal.read_from, seal.format = 0, FORMAT
             for name, (records, digest) in sums.items():
                 getattr(seal, name).count, getattr(seal, name).digest = records, digest
             seal.previous = before

@@ -6,6 +6,8 @@ from typing import Any
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import StructType
 
+from kafka_timers.core.digests import signed
+from kafka_timers.core.sums import fired_digest_of
 from kafka_timers.lake.schema import REQUESTS, SEALS
 from kafka_timers.lake.tables import constant
 
@@ -58,11 +60,6 @@ def _record(partition: int, offset: int, appended_s: float, kind: str, **more: o
     return Row(**(dict.fromkeys(REQUESTS.columns.names) | known | more))
 
 
-def digest_of(offsets: Iterable[int]) -> int:
-    digest = sum((offset + 1) ** 3 for offset in offsets) % 2**64
-    return digest - 2**64 if digest >= 2**63 else digest
-
-
 def seal(
     last: int,
     fence: int,
@@ -77,12 +74,10 @@ def seal(
     **wrong: object,
 ) -> Row:
     fired = list(fired)
-    # As an earlier version has written it, if a test says no milliseconds.
     known = dict.fromkeys(SEALS.columns.names, 0) | {
         **dict.fromkeys(COUNTED),
-        "millis_from": None,
-        "first_ms": None,
-        "end_ms": None,
+        "first_ms": (last if first is None else first) * 1000,
+        "end_ms": (last + 1) * 1000,
         "partition": partition,
         "offset": last,
         "appended_ms": last * 1000 + 100,
@@ -91,7 +86,7 @@ def seal(
         "due": len(fired) + rejected,
         "fired": len(fired),
         "rejected": rejected,
-        "digest": digest_of(fired),
+        "digest": signed(fired_digest_of(partition, fired)),
         "fence": fence,
         "through": through,
         "horizon_s": horizon_s,

@@ -80,13 +80,13 @@ def test_a_row_of_requests_in_which_any_one_column_was_changed_is_found(spark: S
 
 
 def test_a_row_of_seals_in_which_any_one_column_was_changed_is_found(spark: SparkSession) -> None:
-    seal = Sealed(partition=0, first=NOW_S, last=NOW_S, due=3, fired=2, rejected=1, format=3, digests=1, fence=11)
+    seal = Sealed(partition=0, first_ms=NOW_S * 1000, end_ms=(NOW_S + 1) * 1000, due=3, fired=2, rejected=1, fence=11)
     seal.MergeFrom(Sealed(first_ms=NOW_S * 1000, end_ms=(NOW_S + 1) * 1000, read_from=2, previous=b"x" * 32))
     seal.MergeFrom(Sealed(near=Records(count=4, digest=2**63), far=Records(count=2, digest=1), cancels=Records()))
     part = Sealed()
     part.CopyFrom(seal)
     part.through = b"key"
-    old = Sealed(partition=0, first=NOW_S, last=NOW_S, due=1, fired=1, digest=8, fence=3)
+    old = Sealed(partition=0, first_ms=NOW_S * 1000, end_ms=(NOW_S + 1) * 1000, due=1, fired=1, digest=8, fence=3)
     values = [seal.SerializeToString(), part.SerializeToString(), old.SerializeToString()]
     appended = datetime.fromtimestamp(NOW_S, UTC).replace(tzinfo=None)
     rows = [(values[at % 3], 0, at, appended) for at in range(1_500)]

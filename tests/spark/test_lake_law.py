@@ -19,8 +19,8 @@ from law_cases import CASES, CONDITIONS, Case, Record
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from kafka_timers.core.wire import Sealed
-from kafka_timers.lake.conditions import history_of, in_force, verdicts_of
+from kafka_timers.core.wire import Sealed, last_second_of
+from kafka_timers.lake.conditions import history_of, ignored_in, in_force
 from kafka_timers.lake.few import few_outcomes
 from kafka_timers.lake.outcomes import intervals_of, outcomes_of
 from kafka_timers.lake.pending import pending
@@ -52,7 +52,7 @@ class Frames(NamedTuple):
     asked: DataFrame
     intervals: DataFrame
     rejected: DataFrame
-    verdicts: DataFrame
+    ignored: DataFrame
     counted: DataFrame
     outcomes: DataFrame
     pending: DataFrame
@@ -70,10 +70,10 @@ def frames_of(spark: SparkSession, cases: Sequence[Case]) -> Iterator[Frames]:
     named = [(partition, *each) for partition, case in enumerate(cases) for each in case.rejected]
     rejected = of(spark, named, REJECTED)
     intervals = intervals_of(seals).persist()
-    verdicts = verdicts_of(history_of(asked, asked), intervals)
-    counted = in_force(asked, verdicts).persist()
+    ignored = ignored_in(history_of(asked, asked), intervals)
+    counted = in_force(asked, ignored).persist()
     outcomes = outcomes_of(counted, intervals, rejected)
-    yield Frames(asked, intervals, rejected, verdicts, counted, outcomes, pending(counted, seals))
+    yield Frames(asked, intervals, rejected, ignored, counted, outcomes, pending(counted, seals))
     for frame in (asked, intervals, counted):
         frame.unpersist()
 
@@ -87,7 +87,7 @@ def _records(cases: Sequence[Case]) -> Iterator[tuple]:
 def _seals(cases: Sequence[Case]) -> Iterator[tuple[tuple[int, int, datetime], Sealed]]:
     for partition, case in enumerate(cases):
         for offset, seal in enumerate(case.seals):
-            yield (partition, offset, datetime.fromtimestamp(seal.last, UTC).replace(tzinfo=None)), seal
+            yield (partition, offset, datetime.fromtimestamp(last_second_of(seal), UTC).replace(tzinfo=None)), seal
 
 
 def _moment(record: Record) -> datetime:
@@ -164,7 +164,7 @@ def test_spark_comes_to_the_same_states(case: Case, request: pytest.FixtureReque
 
 
 def test_spark_comes_to_the_same_states_of_random_histories(told: dict[str, str]) -> None:
-    """Both forms of seals, horizons, copies and conditions in any order."""
+    """Horizons, copies and conditions in any order."""
     assert {case.name: told[case.name] for case in HISTORIES} == {case.name: case.states for case in HISTORIES}
     assert set("".join(case.states for case in HISTORIES)) == set("PKFCMLUIR")
 
@@ -173,11 +173,11 @@ def test_few_records_have_the_outcomes_that_spark_computes(frames: Frames) -> No
     rows = [row.asDict(recursive=True) for row in frames.asked.collect()]
     random.Random(1).shuffle(rows)
     few = few_outcomes(rows, frames.intervals, frames.rejected)
-    assert sorted(few.verdicts) == sorted(map(tuple, frames.verdicts.collect()))
-    assert {verdict for *_, verdict in few.verdicts} == {"ignored", "refused"}
+    assert few.ignored
+    assert sorted(few.ignored) == sorted(map(tuple, frames.ignored.collect()))
     is_due = F.col("fence").isNotNull() & F.col("taken_by").isNull()
     fired, withdrawn = frames.outcomes.where(is_due), frames.outcomes.where(F.col("taken_by").isNotNull())
-    lacks = {"sealed_ms", "digests", "callback", "asks"}
+    lacks = {"sealed_ms", "callback", "asks"}
     of_a_seal = {"reason", "far", "fence", "sealed_in", "late", "seal_appended_ms"}
     _assert_same(few.fired, fired.where(F.col("second").isNotNull()), lacks)
     _assert_same(few.withdrawn, withdrawn, lacks | of_a_seal)

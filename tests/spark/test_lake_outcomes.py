@@ -201,9 +201,8 @@ def test_with_fewer_ticks_all_fires_at_the_next_of_them(spark: SparkSession) -> 
     assertDataFrameEqual(
         intervals,
         spark.createDataFrame(
-            [(0, end_ms, fence, *[0] * 5, end_ms) for end_ms, fence in ((11_000, 2), (21_000, 3), (31_000, 5))],
-            "partition int, end_ms bigint, fence bigint, horizon_s bigint, horizon_from bigint, "
-            "conditions_from bigint, millis_from bigint, digests bigint, appended_ms bigint",
+            [(0, end_ms, fence, *[0] * 2, end_ms) for end_ms, fence in ((11_000, 2), (21_000, 3), (31_000, 5))],
+            "partition int, end_ms bigint, fence bigint, horizon_s bigint, horizon_from bigint, appended_ms bigint",
         ),
     )
     fired = fires(outcomes_of(requests, intervals, of(spark, [], REJECTED)))

@@ -19,7 +19,7 @@ from lake_rows import HORIZON_S, RECORD, of
 from pyspark.sql import Row, SparkSession
 
 from kafka_timers.core.routing import hash_of
-from kafka_timers.core.sums import VERSION, fired_digest_of
+from kafka_timers.core.sums import fired_digest_of
 from kafka_timers.core.wire import Callback, Copy, Future, Header
 from kafka_timers.dev.broker import EmbeddedKafka
 from kafka_timers.lake import audit as audits
@@ -101,12 +101,11 @@ def sealed(number: int, rows: Iterable[Row]) -> list[bytes]:
     values: list[bytes] = []
     first = 1
     for last, fence, fired, rejected in SEALED:
-        seal = Sealed(partition=number, first=first, last=last, format=3, digests=VERSION, fence=fence, read_from=0)
-        seal.first_ms, seal.end_ms = first * 1000, (last + 1) * 1000
+        seal = Sealed(partition=number, first_ms=first * 1000, end_ms=(last + 1) * 1000, fence=fence, read_from=0)
         seal.due, seal.fired, seal.rejected = len(fired) + len(rejected), len(fired), len(rejected)
         seal.fired_digest = fired_digest_of(number, fired)
         seal.cancelled, seal.moved = int(last in (5011, 5100)), int(last == 5200)
-        seal.worker, seal.partitions, seal.horizon_s, seal.millis_from = "w", len(FAULTS), HORIZON_S, 0
+        seal.worker, seal.partitions, seal.horizon_s = "w", len(FAULTS), HORIZON_S
         for row in rows:
             if row["offset"] < fence:
                 is_far = row["offset"] in FAR

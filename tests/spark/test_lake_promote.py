@@ -73,10 +73,6 @@ def table(spark: SparkSession, rows: list[tuple]) -> DataFrame:
     return frame.withColumn("delay", delay).withColumn("due", due)
 
 
-def no_millis(spark: SparkSession) -> DataFrame:
-    return spark.createDataFrame([], "partition int, millis_from bigint")
-
-
 def asks_of(requests: DataFrame, far: DataFrame) -> DataFrame:
     """Return what `asks_about` does, as a promotion asks for it, and hold it to a search of all folders."""
     named_in = {row[:2]: row[2] for row in far.groupBy("delay", "due").agg(count("timer_id")).collect()}
@@ -92,7 +88,7 @@ def left_of(spark: SparkSession, stories: list[list[tuple]], bucket: Bucket) -> 
     rows = [(number, *row[1:]) for number, story in enumerate(stories) for row in story]
     requests = table(spark, rows)
     far = far_requests(requests, bucket)
-    done = need_no_copy(asks_of(requests, far), copies_in(requests, bucket), no_millis(spark))
+    done = need_no_copy(asks_of(requests, far), copies_in(requests, bucket))
     left = [(row.partition, row.offset) for row in far.join(done, ["partition", "offset"], "left_anti").collect()]
     return [sorted(offset for number, offset in left if number == story) for story in range(len(stories))]
 
@@ -227,7 +223,7 @@ def test_which_requests_need_no_copy_is_told_with_the_reason(spark: SparkSession
     rows = [promoted, both, cancelled, copy(5, promoted, 4), copy(6, both, 4), cancel(7, 9, "b"), cancel(8, 9, "c")]
     requests = table(spark, rows)
     asks = asks_of(requests, far_requests(requests, BUCKET))
-    done = need_no_copy(asks, copies_in(requests, BUCKET), no_millis(spark))
+    done = need_no_copy(asks, copies_in(requests, BUCKET))
     wanted = [(0, 0, True), (0, 1, True), (0, 2, False)]
     assertDataFrameEqual(done, spark.createDataFrame(wanted, "partition int, offset bigint, promoted boolean"))
 

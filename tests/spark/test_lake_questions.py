@@ -95,7 +95,7 @@ def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 def seal_at(second: int, fired: list[int], *, late_ms: int, rejected: int = 0) -> Row:
     appended_ms = (DAY + second) * 1000 + late_ms
-    told = {"appended_ms": appended_ms, "day": "2030-01-01", "worker": "w", "conditions_from": None}
+    told = {"appended_ms": appended_ms, "day": "2030-01-01", "worker": "w"}
     return seal(DAY + second, 10, fired, rejected, horizon_s=10_000, **told)
 
 

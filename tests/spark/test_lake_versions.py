@@ -3,7 +3,7 @@
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.testing import assertDataFrameEqual
 
-from kafka_timers.lake.versions import NOWHERE, marks_of
+from kafka_timers.lake.versions import marks_of
 
 COLUMNS = (
     "partition int, offset bigint, appended_ms bigint, kind string, second bigint, millis int, timer_id string, "
@@ -25,28 +25,16 @@ def copy(offset: int, original: int, decided: int, *, age_s: int = 0, timer_id: 
     return (0, offset, 10_000_000, "copy", 20_000, 0, timer_id, original, decided, 10_000 - age_s)
 
 
-def marks(spark: SparkSession, records: list[tuple], millis_from: dict[int, int] | None = None) -> DataFrame:
-    told = {0: NOWHERE, 1: NOWHERE} | (millis_from or {})
-    told = spark.createDataFrame(list(told.items()), "partition int, millis_from bigint")
-    return marks_of(spark.createDataFrame(records, COLUMNS), told)
+def marks(spark: SparkSession, records: list[tuple]) -> DataFrame:
+    return marks_of(spark.createDataFrame(records, COLUMNS))
 
 
-def test_milliseconds_count_from_the_offset_on_that_seals_tell(spark: SparkSession) -> None:
-    records = [
-        request(0, 1, 10.5),
-        cancel(1, 10.2),  # too late: it lies below
-        request(2, 11, 20.5),
-        cancel(3, 20.499),
-        request(4, 21, 30.5),
-        cancel(5, 30.5),
-        request(6, 40, 50.5, partition=1),
-        cancel(7, 50.2, partition=1),  # too late: there they do not count
-    ]
-    assert sorted(map(tuple, marks(spark, records, {0: 2}).collect())) == [(0, 2, 3, None)]
-    assert marks(spark, records).isEmpty()
+def test_a_cancel_is_in_time_up_to_the_millisecond_of_its_timer(spark: SparkSession) -> None:
+    records = [request(2, 11, 20.5), cancel(3, 20.499), request(4, 21, 30.5), cancel(5, 30.5)]
+    assert sorted(map(tuple, marks(spark, records).collect())) == [(0, 2, 3, None)]
 
 
-def test_a_request_is_withdrawn_by_records_appended_before_its_second(spark: SparkSession) -> None:
+def test_a_request_is_withdrawn_by_records_appended_before_it_is_due(spark: SparkSession) -> None:
     records = [
         request(0, 1, 10),
         cancel(1, 10),  # too late: its append is not before second 10

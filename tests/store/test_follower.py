@@ -15,7 +15,7 @@ from kafka_timers.core.partition import Partition
 from kafka_timers.core.refused import Reason
 from kafka_timers.core.rows import singles
 from kafka_timers.core.sums import ReadSums, sum_of
-from kafka_timers.core.wire import Condition, Future, Sealed
+from kafka_timers.core.wire import Future, Sealed
 from kafka_timers.testing import ManualClock
 from kafka_timers.worker.faults import FaultError, RequestLogError, StoreBehindError
 from kafka_timers.worker.follower import Follower, withdrawn_keys
@@ -326,27 +326,11 @@ def test_requests_fed_twice_after_they_were_held_back_are_counted_once(follow: F
     assert (followed.offsets(), followed.partition.pending, followed.partition.position) == ([3, 4], 2, 5)
 
 
-def test_a_condition_is_held_back_until_a_seal_tells_from_where_they_are_judged(follow: Follow) -> None:
-    followed = follow([Sealed(first=1, last=10, fence=0)])
-    follower = followed.follower
-    absent = {"timerId": "a", "condition": Condition.IF_ABSENT}
-    followed.partition.begin(50_000)
-    follower.ingest([asked(0), asked(1, **absent), asked(2, **absent)], 3)
-    assert (follower.read_up_to, followed.partition.position, followed.offsets()) == (3, 1, [0])
-    followed.seal()
-    assert followed.partition.position == 3
-    assert (followed.offsets(), followed.partition.ignored, follower.store.ignored()) == (
-        [0, 1],
-        {2: 100_000},
-        {2: 100_000},
-    )
-
-
 # --- opening ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_store_that_is_opened_again_goes_on_where_it_was(follow: Follow) -> None:
-    seals = [Sealed(first=1, last=9)]
+    seals = [Sealed(first_ms=1_000, end_ms=10_000)]
     first = follow(seals)
     first.follower.ingest([asked(0), asked(1, timerId="a")], 3)
     asyncio.run(first.follower.close())
@@ -355,7 +339,7 @@ def test_a_store_that_is_opened_again_goes_on_where_it_was(follow: Follow) -> No
 
 
 def test_a_record_held_back_at_the_end_is_read_again_from_the_log(follow: Follow) -> None:
-    seals = [Sealed(first=1, last=9)]
+    seals = [Sealed(first_ms=1_000, end_ms=10_000)]
     first = follow(seals)
     scanning(first)
     first.follower.ingest([cancel(2, "a"), asked(3)], 4)
@@ -367,7 +351,7 @@ def test_a_record_held_back_at_the_end_is_read_again_from_the_log(follow: Follow
 
 def test_a_store_that_has_read_beyond_the_log_is_emptied(follow: Follow) -> None:
     """The log has lost records, or was made anew."""
-    seals = [Sealed(first=1, last=9)]
+    seals = [Sealed(first_ms=1_000, end_ms=10_000)]
     first = follow(seals)
     first.follower.ingest([asked(offset) for offset in range(9)], 9)
     asyncio.run(first.follower.close())
@@ -377,7 +361,7 @@ def test_a_store_that_has_read_beyond_the_log_is_emptied(follow: Follow) -> None
 
 def test_a_log_that_ends_below_fired_requests_is_not_followed(follow: Follow) -> None:
     with pytest.raises(RequestLogError, match="ends at offset 5, below 7 up to which it has been fired"):
-        follow([Sealed(last=50, fence=7)], end=5)
+        follow([Sealed(end_ms=51_000, fence=7)], end=5)
 
 
 # --- faults ----------------------------------------------------------------------------------------------------------

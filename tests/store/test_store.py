@@ -35,6 +35,7 @@ from kafka_timers.core.wire import ID_MEMORY_S, Future, Reply, Sealed
 from kafka_timers.errors import NewerFormatError
 from kafka_timers.worker.damage import destroy, is_damage
 from kafka_timers.worker.store import TimerStore
+from kafka_timers.worker.store_head import FORMAT
 from kafka_timers.worker.store_memory import StoreMemory
 
 IDENTITY = b"cluster/timer-request"
@@ -158,7 +159,7 @@ def test_the_last_second_is_that_of_the_row_that_is_due_last(tmp_path: Path) -> 
     store.close()
 
 
-@pytest.mark.parametrize(("written", "is_known"), [(3, False), (4, True)])
+@pytest.mark.parametrize(("written", "is_known"), [(FORMAT - 1, False), (FORMAT, True)])
 def test_a_store_of_an_older_format_is_read_again_from_the_log(tmp_path: Path, written: int, is_known: bool) -> None:
     store, partition = opened(tmp_path), Partition(0)
     filled(store, partition, [200])
@@ -170,8 +171,8 @@ def test_a_store_of_an_older_format_is_read_again_from_the_log(tmp_path: Path, w
 def test_a_store_of_a_later_format_is_left_as_it_is(tmp_path: Path) -> None:
     store, partition = opened(tmp_path), Partition(0)
     keys = filled(store, partition, [200])
-    rewrite_format(store, 5)
-    told = rf"{tmp_path} is of format 5, .* up to 4: run the version that wrote it"
+    rewrite_format(store, FORMAT + 1)
+    told = rf"{tmp_path} is of format {FORMAT + 1}, .* up to {FORMAT}: run the version that wrote it"
     with pytest.raises(NewerFormatError, match=told):
         store.head()
     assert [key for key, _ in store.rows(FIRST, first_key(201_000))] == keys
@@ -190,7 +191,7 @@ def test_rows_move_to_the_keys_that_they_must_have_by_now(tmp_path: Path) -> Non
     store, partition = opened(tmp_path), Partition(0)
     keys = filled(store, partition, [100, 101, 102])
     partition = Partition(0)
-    acquired(store, partition, [Sealed(last=101, fence=1)])
+    acquired(store, partition, [Sealed(end_ms=102_000, fence=1)])
     rows = list(store.rows(FIRST, LAST))
     assert [value for _, value in rows] == [b"request of 101", b"request of 102"]
     assert is_late(rows[0][0])
@@ -209,9 +210,9 @@ def test_a_partly_fired_batch_is_taken_apart(tmp_path: Path, through: int | None
     rows = [(batch_key(100_000, 12, 3), batch), (row_key(200_000, 12), b"later")]
     keep(store, partition, partition.read(13, rows, [*requests]))
     heir = Partition(0)
-    seals = [Sealed(first=1, last=9)]
+    seals = [Sealed(first_ms=1_000, end_ms=10_000)]
     if through:
-        seals.append(Sealed(first=10, last=100, fence=13, through=row_key(100_000, through)))
+        seals.append(Sealed(first_ms=10_000, end_ms=101_000, fence=13, through=row_key(100_000, through)))
     acquired(store, heir, seals)
     rows = list(store.rows(FIRST, first_key(101_000)))
     if through is None:
@@ -337,6 +338,7 @@ from pathlib import Path
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.versions import Decided, Version
 from kafka_timers.worker.store import TimerStore
+from kafka_timers.worker.store_head import FORMAT
 from kafka_timers.worker.store_memory import StoreMemory
 
 store, partition = TimerStore(Path(sys.argv[1]), sys.argv[2].encode(), StoreMemory()), Partition(0)
@@ -447,7 +449,7 @@ def test_a_next_owner_does_not_fire_a_request_withdrawn_from_a_batch_that_it_tak
         asked(store, partition, 6 + offset, None, b"id-%d" % offset)
     assert partition.pending == 4
     heir = Partition(0)
-    acquired(store, heir, [Sealed(first=1, last=100, fence=11, through=row_key(100_000, 2))])
+    acquired(store, heir, [Sealed(first_ms=1_000, end_ms=101_000, fence=11, through=row_key(100_000, 2))])
     assert list(store.rows(FIRST, first_key(101_000))) == [(row_key(100_000, at), requests[at]) for at in (3, 5)]
     assert heir.pending == 2
     # Whether the other one has read the cancel in time is not known here; of its own it still knows.
@@ -490,7 +492,7 @@ def test_a_late_request_takes_the_batch_apart_in_which_it_comes_to_lie(tmp_path:
         key = batch_key(second * 1000, offsets[-1], len(offsets))
         keep(store, partition, partition.read(6, [(key, row)], offsets))
     after = Partition(0)
-    acquired(store, after, [Sealed(first=1, last=13, fence=1)])
+    acquired(store, after, [Sealed(first_ms=1_000, end_ms=14_000, fence=1)])
     keys = [key for key, _ in store.rows(FIRST, first_key(15_000))]
     told = [(parts_of(key)[1], is_late(key), is_batch(key)) for key in keys]
     assert told == [(0, False, False), (1, True, False), (3, False, False), (5, False, True)]
@@ -554,8 +556,7 @@ class Steps:
         )
         sealed_ms = chance.choice([5_000, chance.randrange(1_000, 10**12)])
         parts = chance.randrange(2**63), sealed_ms, chance.randrange(99), chance.randrange(99)
-        has_callbacks = bool(chance.randrange(2))
-        return Head(*parts, chance.choice([None, scan]), done_below=chance.randrange(99), has_callbacks=has_callbacks)
+        return Head(*parts, chance.choice([None, scan]), done_below=chance.randrange(99))
 
     def _version(self) -> Version:
         chance, due_ms = self.chance, self.chance.randrange(10**14)

@@ -1,152 +1,114 @@
 """
-An upgrade from the first version, and the way back, in the middle of a second.
+The drill of an upgrade: workers of a made-up next version, with a next format of seals, take over in the middle of a
+second, and give the partition back. docs/design.md, "Formats", has the recipe.
 
-`store_of_format_4.json` was written by that version (0.1.0): every kind of row, in the middle of a scan of which
-the first slice is sealed. The version of today must read it, and must write the same while some worker of the group is
-of the first version.
+The next version is this one with a higher `FORMAT`. Which format an owner writes, the group's assignor decides
+(tests/unit/test_assignor.py).
 """
 
-import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
-from rocksdict import Options, Rdict
 
+from kafka_timers.core import rows as batches
+from kafka_timers.core import wire
 from kafka_timers.core.accepting import accept
-from kafka_timers.core.changes import Scan
-from kafka_timers.core.contents import Contents, digest_of
-from kafka_timers.core.keys import first_key, is_late, parts_of
+from kafka_timers.core.contents import Contents
+from kafka_timers.core.keys import parts_of
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.reconcile import reconcile, unreconciled
-from kafka_timers.core.wire import Future, Record, Reply, Sealed, end_ms_of
+from kafka_timers.core.wire import FORMAT, Future, Record, Sealed
+from kafka_timers.errors import NewerFormatError
 from kafka_timers.worker.store import TimerStore
 from kafka_timers.worker.store_memory import StoreMemory
 
-WRITTEN: dict[str, Any] = json.loads((Path(__file__).parent / "store_of_format_4.json").read_text())
+NEXT = FORMAT + 1
 IDENTITY = b"cluster/timer-request/0/0"
-COMPLETE = Sealed(first=1, last=10, fence=2)
-SLICE = Sealed.FromString(bytes.fromhex(WRITTEN["slice"]))
-FAMILIES = {"default": "_db", "ids": "_ids", "side": "_side"}
-
-
-def as_written(folder: Path) -> TimerStore:
-    """Return the store that the first version has left behind."""
-    raw = Options(raw_mode=True)
-    raw.create_if_missing(True)
-    raw.create_missing_column_families(True)
-    families = {name: Options(raw_mode=True) for name in ("ids", "side")}
-    db = Rdict(str(folder), options=raw, column_families=families)
-    for name, rows in WRITTEN["stores"].items():
-        family = db if name == "default" else db.get_column_family(name)
-        for key, row in rows:
-            family[bytes.fromhex(key)] = bytes.fromhex(row)
-    # RocksDB keeps the folder locked while anything of it is left.
-    del family
-    db.close()
-    return TimerStore(folder, IDENTITY, StoreMemory())
-
-
-# Keys of the numbers of batches, which an earlier version passes over.
-NUMBERS = (first_key(0) + b"n", b"\xff", b"n")
-
-
-def written_by(store: TimerStore) -> dict[str, list[list[str]]]:
-    """Return all that *store* holds and the first version knows."""
-    return {
-        name: [
-            [key.hex(), row.hex()] for key, row in cast(Any, getattr(store, attribute)).items() if key not in NUMBERS
-        ]
-        for name, attribute in FAMILIES.items()
-    }
+COMPLETE = Sealed(first_ms=1_000, end_ms=11_000, fence=2, format=FORMAT)
 
 
 def record(offset: int, key: bytes, **more: object) -> Record:
-    value = Future(**({"callBackTopic": "cb"} | more)).SerializeToString()  # type: ignore[arg-type]
-    return cast(Record, SimpleNamespace(key=key, value=value, offset=offset, timestamp=9_000))
+    value = Future(callBackTopic="cb", **more).SerializeToString()  # type: ignore[arg-type]
+    return cast(Record, SimpleNamespace(key=key, value=value, offset=offset, timestamp=9_000, headers=()))
 
 
-FETCHES = [
-    [record(2, b"20"), record(3, b"20"), record(4, b"20", timerId="a", replyTopic="r")],
-    [record(5, b"21", millis=7)],
-    [record(6, b"9")],
-    [record(7, b"20", timerId="b"), record(8, b"x", timerId="b", cancel=True, replyTopic="r")],
-    [record(9, b"soon")],
-    [record(10, b"30", timerId="a", replyTopic="r")],
+RECORDS = [
+    record(2, b"14"),
+    record(3, b"14"),
+    record(4, b"14", timerId="a"),
+    record(5, b"15", millis=7),
+    record(6, b"9"),
+    record(7, b"30", timerId="b"),
 ]
 
 
-def live(store: TimerStore, partition: Partition) -> None:
-    """Read the records that the first version had read, and open the scan that it had open."""
-
-    def read(records: list[Record]) -> None:
-        accepted = accept(records, partition, 1, store.versions)
-        changes = partition.read(records[-1].offset + 1, accepted.rows, accepted.offsets, accepted.decided)
-        store.write(changes)
-        partition.apply(changes)
-
-    for records in FETCHES:
-        read(records)
-    partition.begin(16_000)
-    read([record(11, b"14")])
-
-
-def test_a_store_of_the_first_version_is_read(tmp_path: Path) -> None:
-    store = as_written(tmp_path)
-    head = store.head()
-    assert head
-    assert (head.position, head.sealed_ms, head.snapshot, head.scan) == (12, 11_000, 2, Scan(16_000, 11))
-    assert store.counts()[0][0] == 7
-    assert [(answer.offset, answer.outcome) for answer in store.answers()] == [
-        (4, Reply.UNKNOWN),
-        (8, Reply.CANCELLED),
-        (10, Reply.MOVED),
-    ]
-    store.close()
+@contextmanager
+def worker(folder: Path, version: int, format: int, seals: list[Sealed]) -> Iterator[tuple[TimerStore, Partition]]:
+    """An owner that goes on from *seals*: one of *version*, in a group of which every member knows *format*."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wire, "FORMAT", version)
+        store, partition = TimerStore(folder, IDENTITY, StoreMemory()), Partition(0, format=format)
+        try:
+            head = store.head()
+            if partition.acquire(seals, head) and head:
+                partition.restore(store.counts(), store.ignored())
+                before = unreconciled(partition, head)
+                kept = store.kept_rows(before), store.marks(before)
+                changes = reconcile(partition, *kept, store.versions, has_ids=store.has_ids)
+                store.write(changes)
+                partition.apply(changes)
+            yield store, partition
+        finally:
+            store.close()
 
 
-def test_an_open_scan_of_the_first_version_is_finished(tmp_path: Path) -> None:
-    store, partition = as_written(tmp_path), Partition(0)
-    head = store.head()
-    assert head
-    assert partition.acquire([COMPLETE, SLICE], head)
-    assert (partition.scan, partition.must_read_to) == (Scan(16_000, 11, SLICE.through), 11)
-    partition.restore(store.counts(), store.ignored())
-    before = unreconciled(partition, head)
-    changes = reconcile(partition, store.kept_rows(before), store.marks(before), store.versions, has_ids=store.has_ids)
+def read(store: TimerStore, partition: Partition) -> None:
+    accepted = accept(RECORDS, partition, 1, store.versions)
+    changes = partition.read(RECORDS[-1].offset + 1, accepted.rows, accepted.offsets, accepted.decided)
     store.write(changes)
     partition.apply(changes)
-    # The rows that the slice has fired are gone; those read during the scan are left for the next tick.
-    left = [(parts_of(key), is_late(key)) for key, _ in store.rows(*partition.keys_left())]
-    assert left == []
-    assert [(parts_of(key), is_late(key)) for key, _ in store.kept_rows(before)] == [((14_000, 11), True)]
-    seal = partition.seal(Contents(), complete=True)
-    assert (seal.first, seal.last, seal.first_ms, seal.end_ms) == (11, 15, 11_000, 16_000)
-    store.close()
 
 
-def test_the_way_back_finds_a_store_as_the_first_version_writes_it(tmp_path: Path) -> None:
-    store, partition = TimerStore(tmp_path, IDENTITY, StoreMemory()), Partition(0, format=1)
-    partition.acquire([COMPLETE], None)
-    live(store, partition)
-    assert written_by(store) == WRITTEN["stores"]
-    store.close()
+def fire(store: TimerStore, partition: Partition, at_most: int) -> tuple[list[int], Sealed]:
+    """Fire *at_most* rows of the open scan; return their offsets, and the seal."""
+    left = list(store.rows(*partition.keys_left()))
+    now = [single for key, row in left[:at_most] for single, _ in batches.singles(key, row)]
+    offsets = [parts_of(key)[1] for key in now]
+    contents = Contents(offsets, through=max(now, default=b""))
+    return offsets, partition.seal(contents, complete=len(left) <= at_most)
 
 
-@pytest.mark.parametrize("format", [1, 2])
-def test_the_way_back_finds_seals_that_say_the_same(tmp_path: Path, format: int) -> None:
-    store, partition = TimerStore(tmp_path, IDENTITY, StoreMemory()), Partition(0, format=format)
-    partition.acquire([COMPLETE], None)
-    live(store, partition)
-    contents = Contents([6, 9], [9], late=2, through=SLICE.through)
-    seal = partition.seal(contents, complete=False)
-    assert end_ms_of(seal) == end_ms_of(SLICE) == 16_000
-    if format > 1:
-        # Fields that the first version does not know, and skips.
-        for name in ("format", "first_ms", "end_ms", "conditions_from", "digests", "fired_digest"):
-            seal.ClearField(name)
-        # That no worker reads.
-        seal.digest = digest_of([6])
-    assert seal.SerializeToString(deterministic=True).hex() == WRITTEN["slice"]
-    store.close()
+def test_owners_of_two_versions_share_a_second_while_the_group_has_both(tmp_path: Path) -> None:
+    """An upgrade begins, and is taken back: nothing fires twice, and nothing is left out."""
+    with worker(tmp_path, FORMAT, FORMAT, [COMPLETE]) as (store, partition):
+        read(store, partition)
+        partition.begin(16_000)
+        first, slice_1 = fire(store, partition, 1)
+    with worker(tmp_path, NEXT, FORMAT, [COMPLETE, slice_1]) as (store, partition):
+        second, slice_2 = fire(store, partition, 1)
+    with worker(tmp_path, FORMAT, FORMAT, [COMPLETE, slice_1, slice_2]) as (store, partition):
+        third, rest = fire(store, partition, 9)
+    assert {slice_1.format, slice_2.format, rest.format} == {FORMAT}
+    assert (slice_2.HasField("through"), rest.HasField("through"), rest.end_ms) == (True, False, 16_000)
+    assert all((first, second, third))
+    assert sorted(first + second + third) == [2, 3, 4, 5, 6]
+
+
+def test_once_all_members_know_the_next_format_an_earlier_version_goes_on_from_nothing(tmp_path: Path) -> None:
+    with worker(tmp_path, NEXT, NEXT, [COMPLETE]) as (store, partition):
+        read(store, partition)
+        partition.begin(16_000)
+        first, slice_1 = fire(store, partition, 1)
+    assert slice_1.format == NEXT
+    with (
+        pytest.raises(NewerFormatError, match=f"has seals of format {NEXT}, .* up to {FORMAT}: upgrade this worker"),
+        worker(tmp_path, FORMAT, FORMAT, [COMPLETE, slice_1]),
+    ):
+        pass
+    with worker(tmp_path, NEXT, NEXT, [COMPLETE, slice_1]) as (store, partition):
+        rest, _ = fire(store, partition, 9)
+    assert sorted(first + rest) == [2, 3, 4, 5, 6]

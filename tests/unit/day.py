@@ -21,7 +21,7 @@ from kafka_timers.core import accepting, partition
 from kafka_timers.core.outcomes import State
 from kafka_timers.core.routing import partition_of
 from kafka_timers.core.verdicts import Reason, judged
-from kafka_timers.core.wire import FORMAT, Callback, Condition, Forwarded, Future, Header
+from kafka_timers.core.wire import Callback, Condition, Forwarded, Future, Header
 
 PARTITIONS, IDS, HORIZON_S, DAY_S = 4, 500, 7200, 86_400
 SEED = 45
@@ -58,7 +58,7 @@ class Place:
         log.wishes[at] = Wish(
             *(second or 0, future.millis, log.now_ms, future.timerId.encode()),
             is_cancel=future.cancel,
-            is_refused=isinstance(judged(record, self.number, PARTITIONS)[1], Reason),
+            is_refused=isinstance(judged(record, self.number, PARTITIONS), Reason),
         )
         if self.random.random() < 0.01:
             self.walk.unsendable.add(at)
@@ -199,10 +199,6 @@ def cut(place: Place, names: list[str]) -> Partition:
     """Return what lies in a partition now, with the outcomes."""
     log = place.walk.log
     records = [each for each in log.records if each and b"order-" in (each.value or b"")]
-    for seal in log.seals:
-        # So these fields need not be kept.
-        new = (seal.format in (3, FORMAT), seal.conditions_from, seal.millis_from, seal.callbacks_from)
-        assert new == (True, 0, 0, 0), seal
     made = Partition(
         number=place.number,
         names=names,

@@ -17,9 +17,8 @@ from kafka_timers.core.changes import Changes, Head, Scan
 from kafka_timers.core.contents import Contents
 from kafka_timers.core.keys import Copied, copied_in, first_key, late_key, parts_of
 from kafka_timers.core.partition import Partition
-from kafka_timers.core.verdicts import judged
 from kafka_timers.core.versions import Decided, Effect, Original, TimerRecord, Version
-from kafka_timers.core.wire import Condition, Future, Sealed, end_ms_of, is_complete, is_far
+from kafka_timers.core.wire import Condition, Sealed, is_complete, is_far
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +123,7 @@ class _StaleSlices(Partition):
         kept = super().acquire(seals, local, **more)
         slices = [seal for seal in seals if not is_complete(seal)]
         if self.scan is None and slices:
-            scan = Scan(end_ms_of(slices[-1]), slices[-1].fence, slices[-1].through)
+            scan = Scan(slices[-1].end_ms, slices[-1].fence, slices[-1].through)
             self.head = replace(self.head, scan=scan)
         return kept
 
@@ -152,7 +151,7 @@ class _WhenItIsRead(Partition):
 class _ScannedIsWithdrawn(Partition):
     def effect(self, before: Version, by: int, appended_ms: int) -> Effect:
         effect = super().effect(before, by, appended_ms)
-        is_scanned = not (before.far or appended_ms >= self.closes_ms(before, by) or self.is_done(before))
+        is_scanned = not (before.far or appended_ms >= before.due_ms or self.is_done(before))
         return Effect.WITHDRAWS if is_scanned else effect
 
 
@@ -182,73 +181,9 @@ class _AnswersAgain(Partition):
         return False
 
 
-class _ConditionsAtOnce(Partition):
-    def refuses_condition(self, offset: int) -> bool:
-        return not self.is_to_judge_conditions and super().refuses_condition(offset)
-
-    @property
-    def waits_to_judge(self) -> bool:
-        return False
-
-    def seal(self, contents: Contents, **more: Any) -> Sealed:
-        seal = super().seal(contents, **more)
-        if super().waits_to_judge:
-            seal.conditions_from = seal.fence
-        return seal
-
-
 class _MillisNeverCount(Partition):
-    def closes_ms(self, before: Version, by: int) -> int:
-        return before.second_ms
-
-
-class _MillisAlwaysCount(Partition):
-    def closes_ms(self, before: Version, by: int) -> int:
-        return before.due_ms
-
-
-class _MillisAtOnce(Partition):
     def effect(self, before: Version, by: int, appended_ms: int) -> Effect:
-        effect = super().effect(before, by, appended_ms)
-        is_late = self.closes_ms(before, by) <= appended_ms
-        return Effect.TOO_LATE if effect is Effect.UNDECIDED and is_late else effect
-
-
-class _ConditionsFromTheStart(Partition):
-    def seal(self, contents: Contents, **more: Any) -> Sealed:
-        seal = super().seal(contents, **more)
-        if seal.format > 1:
-            seal.conditions_from = 0
-        return seal
-
-
-class _CallbacksAtOnce(Partition):
-    @property
-    def waits_to_take(self) -> bool:
-        return False
-
-    def refuses_callback(self, offset: int) -> bool:
-        return not self.is_to_take_callbacks and super().refuses_callback(offset)
-
-    def seal(self, contents: Contents, **more: Any) -> Sealed:
-        seal = super().seal(contents, **more)
-        if super().waits_to_take:
-            seal.callbacks_from = seal.fence
-        return seal
-
-
-class _CallbacksFromTheStart(Partition):
-    def seal(self, contents: Contents, **more: Any) -> Sealed:
-        seal = super().seal(contents, **more)
-        if self.takes_callbacks:
-            seal.callbacks_from = 0
-        return seal
-
-
-class _CallbacksKeepTheFormat(Partition):
-    def seal(self, contents: Contents, **more: Any) -> Sealed:
-        self.head = replace(self.head, has_callbacks=False)
-        return super().seal(contents, **more)
+        return Effect.TOO_LATE if appended_ms >= before.second_ms else super().effect(before, by, appended_ms)
 
 
 class _IgnoredIsNotSealed(Partition):
@@ -273,11 +208,6 @@ class _HasAlwaysReplaced(Partition):
 class _HasNeverReplaced(Partition):
     def has_replaced(self, offset: int, appended_ms: int) -> bool:
         return False
-
-
-class _ForgetsAll(Partition):
-    def unsure(self, version: Version) -> Version | None:
-        return None
 
 
 class _KnowsAll(Partition):
@@ -401,12 +331,13 @@ def _original(change: Callable[[TimerRecord, Original], Original]) -> Callable[[
     return patch
 
 
-def _far_copies_are_left(take: Any) -> Any:
-    def changed(record: Any, now: Partition, partitions: int, kept: Any) -> None:
-        due_ms, future = judged(record, now.number, partitions)
-        is_copy = isinstance(future, Future) and future.HasField("copy")
-        if not (is_copy and is_far((due_ms or 0) // 1000, record.timestamp // 1000, now.horizon_s)):
-            take(record, now, partitions, kept)
+def _far_copies_are_left(judge: Any) -> Any:
+    def changed(record: Any, now: Partition, *more: Any) -> Any:
+        judged = judge(record, now, *more)
+        is_copy = judged.named is not None and judged.named.original is not None
+        if is_copy and is_far(judged.named.due_ms // 1000, record.timestamp // 1000, now.horizon_s):
+            return judged._replace(named=None, is_far=True)
+        return judged
 
     return changed
 
@@ -458,17 +389,6 @@ def _ignored_are_judged_anew(is_taken_back: Any) -> Any:
     return changed
 
 
-def _all_cancels_count(is_taken_back: Any) -> Any:
-    def changed(record: TimerRecord, known: Any, partition: Partition) -> bool:
-        before, partition.callbacks_from = partition.callbacks_from, 0
-        try:
-            return bool(is_taken_back(record, known, partition))
-        finally:
-            partition.callbacks_from = before
-
-    return changed
-
-
 _LAKE = {"needs_lake": True}
 
 CORE_RULES: dict[str, Rule] = {
@@ -506,13 +426,7 @@ CORE_RULES: dict[str, Rule] = {
         "a scan with the same end and another snapshot is not one's own",
         patches=[(takeover, "_has_read_beyond", _instead(_beyond_by_end_alone))],
     ),
-    "refused beside others": Rule(
-        "a store that has judged otherwise than others is dropped",
-        patches=[(takeover, "_has_judged_otherwise", _instead(lambda last, local: False))],
-    ),
     "milliseconds": Rule("what may withdraw a request may do so up to its millisecond", _MillisNeverCount),
-    "milliseconds from": Rule("where an owner did not count milliseconds, seconds do", _MillisAlwaysCount),
-    "milliseconds wait for a seal": Rule("milliseconds count once a seal says from where on", _MillisAtOnce),
     "due rule": Rule("a record withdraws what it was appended in time for", _WhenItIsRead),
     "what a scan covers": Rule("what a scan covers is not withdrawn behind its snapshot", _ScannedIsWithdrawn),
     "undecided until sealed": Rule("what an open scan may fire is decided once a slice is sealed", _UndecidedIsTooLate),
@@ -541,13 +455,6 @@ CORE_RULES: dict[str, Rule] = {
 }
 
 CONDITION_RULES: dict[str, Rule] = {
-    "callbacks wait for a seal": Rule(
-        "callbacks in a field are taken once a seal says from where on", _CallbacksAtOnce
-    ),
-    "callbacks from": Rule("where an owner did not know callbacks, they are refused", _CallbacksFromTheStart),
-    "format of callbacks": Rule("a seal says that there are callbacks in a field", _CallbacksKeepTheFormat),
-    "conditions wait for a seal": Rule("conditions are judged once a seal says from where on", _ConditionsAtOnce),
-    "conditions from": Rule("where an owner did not know conditions, they are refused", _ConditionsFromTheStart),
     "ignored is sealed": Rule("what waits in vain is named in each seal", _IgnoredIsNotSealed),
     "ignored until done": Rule("what came late and waits in vain is named until it is done", _IgnoredByItsDueAlone),
     "replaced an hour ago": Rule("what was replaced within the hour is read again", _HasAlwaysReplaced),
@@ -562,7 +469,10 @@ CONDITION_RULES: dict[str, Rule] = {
     "the one that is meant": Rule(
         "IF_PENDING means the request that it names", patches=[(decisions, "_holds", _any_is_meant)]
     ),
-    "forgotten is known": Rule("of an id of which nobody can tell more, it is known that there is one", _ForgetsAll),
+    "forgotten is known": Rule(
+        "of an id of which nobody can tell more, it is known that there is one",
+        patches=[(Version, "doubted", _instead(property(lambda version: None)))],
+    ),
 }
 
 FORWARD_RULES: dict[str, Rule] = {
@@ -576,9 +486,6 @@ FORWARD_RULES: dict[str, Rule] = {
     ),
     "overtaken stays so": Rule(
         "what a cancel has overtaken stays ignored", patches=[(decisions, "_is_taken_back", _ignored_are_judged_anew)]
-    ),
-    "cancels of before": Rule(
-        "a cancel counts from where on all remember it", patches=[(decisions, "_is_taken_back", _all_cancels_count)]
     ),
 }
 
@@ -596,7 +503,7 @@ LAKE_CORE_RULES: dict[str, Rule] = {
         **_LAKE,
     ),
     "a copy is never far": Rule(
-        "a copy is kept however far ahead it comes", patches=[(accepting, "_take", _far_copies_are_left)], **_LAKE
+        "a copy is kept however far ahead it comes", patches=[(accepting, "_judge", _far_copies_are_left)], **_LAKE
     ),
     "forgotten by its own offset": Rule(
         "an id is not forgotten with the original of its copy",

@@ -310,9 +310,7 @@ def test_request_of_another_partition_than_the_ids_is_refused() -> None:
 def test_every_outcome_of_the_service_is_one_of_the_client() -> None:
     names = set(Reply.Outcome.keys()) - {"OUTCOME_UNSPECIFIED"}
     assert names == set(Outcome)
-    told = Answer.of(Reply(outcome="IGNORED", second=9, millis=250, request="3:16", asked="3:17"))
-    assert told == Answer(Outcome.IGNORED, 9_250, "3:16", "3:17", waits=None), "a worker of before does not tell"
-    told = Answer.of(Reply(outcome="IGNORED", second=9, request="3:16", asked="3:17", waits=False))
-    assert told == Answer(Outcome.IGNORED, 9_000, "3:16", "3:17", waits=False)
+    told = Answer.of(Reply(outcome="IGNORED", second=9, millis=250, request="3:16", asked="3:17", waits=True))
+    assert told == Answer(Outcome.IGNORED, 9_250, "3:16", "3:17", waits=True)
     assert Answer.of(Reply(outcome="IGNORED", asked="3:17")) == Answer(Outcome.IGNORED, None, None, "3:17")
     assert Answer.of(Reply(outcome="ACCEPTED", asked="3:17")) == Answer(Outcome.ACCEPTED, None, None, "3:17")

@@ -17,7 +17,7 @@ import pytest
 from law_cases import Record
 
 from kafka_timers.core.outcomes import Outcome, outcomes_of, records_of, uncertain, with_rejected
-from kafka_timers.core.wire import FORMAT, Future, Sealed, future_from
+from kafka_timers.core.wire import Future, Sealed, future_from
 
 FILE = Path(__file__).with_name("day.json.gz")
 START_S, NOON_S, PARTITIONS = 1_800_000_000, 43_200, 4
@@ -103,8 +103,6 @@ def _seal_of(
     seal = Sealed(end_ms=end_ms, fence=fence, restore_from=restore_from, horizon_s=horizon_s, ignored=ignored)
     if through is not None:
         seal.through = b64decode(through)
-    # On a fresh instance all is judged by all rules, from the first record on.
-    seal.MergeFrom(Sealed(format=FORMAT, conditions_from=0, millis_from=0, callbacks_from=0))
     return seal
 
 

@@ -21,7 +21,7 @@ from kafka_timers.adapters.countdown import Callers
 from kafka_timers.core.changes import Row
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.tick_clock import tick_second
-from kafka_timers.core.verdicts import judged
+from kafka_timers.core.verdicts import Ask, Cancel, judged
 from kafka_timers.core.wire import SECOND_LIMIT, Copy, Future, Header, Sealed, number_in
 from kafka_timers.worker.slices import Slice
 from kafka_timers_oscillator.schedule import Schedule
@@ -147,7 +147,7 @@ async def test_a_request_fires_beside_any_odd_records_and_those_are_reported(hor
     for _ in range(ROUNDS):
         partition = Partition(0, horizon_s)
         if sealed:
-            partition.acquire([Sealed(last=SECOND, fence=5, horizon_s=horizon_s, conditions_from=0, format=2)], None)
+            partition.acquire([Sealed(end_ms=(SECOND + 1) * 1000, fence=5, horizon_s=horizon_s)], None)
         records = some_records(chance)
         out = accepted(records, partition)
         assert out.faults == {}
@@ -245,10 +245,9 @@ def test_a_door_makes_a_request_of_a_record_or_refuses_it(name: str) -> None:
             # The reader tells it as `not-utf8`.
             parsed = Refusal.NOT_UTF8
         if isinstance(parsed, Command):
-            due_ms, future = judged(Record(parsed.key, parsed.future), 0, 1)
-            assert isinstance(future, Future)
-            assert (due_ms is None) == future.cancel
-            said["request"] += not future.cancel
+            verdict = judged(Record(parsed.key, parsed.future), 0, 1)
+            assert isinstance(verdict, Ask | Cancel)
+            said["request"] += isinstance(verdict, Ask)
         said[type(parsed).__name__] += 1
     assert said["request"], "no record is a request: BODIES or GOOD_HEADERS lack a good record of this door"
     assert said["Refusal"]

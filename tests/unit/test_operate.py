@@ -38,7 +38,7 @@ def test_a_timer_and_an_answer_name_their_requests() -> None:
 
 
 def test_a_status_is_a_document_of_figures_and_problems() -> None:
-    rows = status_of({0: [Sealed(last=95, pending=4)], 1: []}, 200.0)
+    rows = status_of({0: [Sealed(end_ms=96_000, pending=4)], 1: []}, 200.0)
     worker, door = Worker("http://w:1", "w", (0, 1)), Door("etf1", "schedules", 7, readers=1)
     document = status_document(ServiceStatus("g", "timer-request", rows, [worker], doors=[door]))
     assert json.loads(json.dumps(document)) == document | {
@@ -55,4 +55,4 @@ def test_a_status_is_a_document_of_figures_and_problems() -> None:
 def test_a_search_result_names_the_offsets_read_and_the_last_seal() -> None:
     head = {"timer_id": "id", "partition": 3, "start": 5, "end": 9, "records": []}
     assert found_document("id", Found(3, 5, 9, None, [])) == head | {"sealed": None}
-    assert found_document("id", Found(3, 5, 9, Sealed(last=95), [])) == head | {"sealed": 95}
+    assert found_document("id", Found(3, 5, 9, Sealed(end_ms=96_000), [])) == head | {"sealed": 95}

@@ -73,19 +73,8 @@ def test_a_move_if_pending_without_its_timer_in_reach_stands_if_it_came_an_hour_
 ) -> None:
     """A request replaced within an hour of the last seal is read."""
     asked = [request(5, 9, 15, condition=Condition.IF_PENDING)]
-    [found] = outcomes_of(asked, [seal(sealed, 14, 1, format=2)], 0, 1, whole=whole)
+    [found] = outcomes_of(asked, [seal(sealed, 14, 1)], 0, 1, whole=whole)
     assert found.state is state
-
-
-def test_the_framing_of_a_schema_registry_is_refused_where_an_owner_did_not_know_it() -> None:
-    plain = [request(1, 9, 15), request(3, 9, 15)]
-    framed = [each._replace(value=b"\0\0\0\x04\xd2\0" + (each.value or b"")) for each in plain]
-    last = seal(20, 14, 4)
-    last.callbacks_from = 2
-    early, later = outcomes_of(framed, [last], 0, 1)
-    assert (early.state, early.reason) == (State.REFUSED, "callback-unsupported")
-    assert later.state is State.FIRED
-    assert [each.state for each in outcomes_of(plain, [last], 0, 1)] == [State.MOVED, State.FIRED]
 
 
 def test_only_requests_that_may_have_been_withdrawn_in_time_need_the_seal_that_covers_them() -> None:

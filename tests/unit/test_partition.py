@@ -27,7 +27,7 @@ def read_to(partition: Partition, position: int, offsets: Sequence[int] = ()) ->
 
 def sealed_up_to(second: int, snapshot: int) -> Partition:
     partition = Partition(3)
-    partition.acquire([Sealed(last=second, fence=snapshot)], None)
+    partition.acquire([Sealed(end_ms=(second + 1) * 1000, fence=snapshot)], None)
     read_to(partition, snapshot)
     return partition
 
@@ -134,7 +134,7 @@ def test_a_slice_has_done_requests_up_to_its_last_key_and_below_its_snapshot() -
     owner.begin(31_000)
     part = owner.seal(contents_of(keys[:2]), complete=False)
     heir = Partition(3)
-    heir.acquire([Sealed(last=20, fence=5), part], None)
+    heir.acquire([Sealed(end_ms=21_000, fence=5), part], None)
     assert heir.scan == Scan(31_000, 8, keys[1])
     assert [key_by_now(heir, key) for key in keys] == [None, None, keys[2]]
     behind = heir.place(25_000, 8)
@@ -235,23 +235,17 @@ def test_a_seal_counts_done_and_pending_requests() -> None:
     sealed = partition.seal(contents, complete=True)
     assert sealed == Sealed(
         partition=3,
-        first=21,
-        last=30,
         due=3,
         fired=2,
         rejected=1,
         late_arrivals=2,
         pending=1,
-        digests=1,
         fired_digest=fired_digest_of(3, [6, 9]),
         fence=15,
         restore_from=12,
-        format=3,
         first_ms=21_000,
         end_ms=31_000,
-        conditions_from=15,
-        millis_from=15,
-        callbacks_from=15,
+        format=FORMAT,
     )
     assert (partition.sealed_ms, partition.pending) == (21_000, 4)
     partition.apply(partition.sealed(sealed, contents))
@@ -266,7 +260,7 @@ def test_slices_go_on_where_the_one_before_ended() -> None:
     partition.begin(13_000)
     assert partition.keys_left() == (first_key(1_000), first_key(13_000))
     sealed = seal(partition, contents_of(keys[:2]), complete=False)
-    assert (sealed.through, sealed.first, sealed.last) == (keys[1], 1, 12)
+    assert (sealed.through, sealed.first_ms, sealed.end_ms) == (keys[1], 1_000, 13_000)
     partition.begin(13_000)
     start, before = partition.keys_left()
     assert [key for key in keys if start <= key < before] == keys[2:]
@@ -302,7 +296,7 @@ def test_the_first_owner_of_all_begins_at_the_beginning() -> None:
 
 def test_an_empty_store_is_filled_from_where_something_waits() -> None:
     partition = Partition(0)
-    seals = [Sealed(last=10, fence=5, restore_from=2), Sealed(last=11, fence=90, restore_from=40)]
+    seals = [Sealed(end_ms=11_000, fence=5, restore_from=2), Sealed(end_ms=12_000, fence=90, restore_from=40)]
     assert partition.acquire(seals, None) is False
     assert (partition.sealed_ms, partition.head.snapshot) == (12_000, 90)
     assert (partition.position, partition.must_read_to) == (40, 90)
@@ -310,21 +304,23 @@ def test_an_empty_store_is_filled_from_where_something_waits() -> None:
 
 def test_the_highest_seal_counts_in_any_order_of_the_log() -> None:
     partition = Partition(0)
-    partition.acquire([Sealed(last=12, fence=9), Sealed(last=12, fence=7), Sealed(last=11, fence=8)], None)
+    partition.acquire(
+        [Sealed(end_ms=13_000, fence=9), Sealed(end_ms=13_000, fence=7), Sealed(end_ms=12_000, fence=8)], None
+    )
     assert (partition.sealed_ms, partition.head.snapshot) == (13_000, 9)
 
 
 def test_slices_of_a_second_that_is_complete_by_now_do_not_count() -> None:
     partition = Partition(0)
-    part = Sealed(first=11, last=12, fence=9, through=first_key(12_000))
-    partition.acquire([part, Sealed(last=12, fence=9)], None)
+    part = Sealed(first_ms=11_000, end_ms=13_000, fence=9, through=first_key(12_000))
+    partition.acquire([part, Sealed(end_ms=13_000, fence=9)], None)
     assert (partition.sealed_ms, partition.scan) == (13_000, None)
 
 
 def test_an_open_scan_must_be_read_up_to_its_snapshot_before_it_goes_on() -> None:
     partition = Partition(0)
-    slice_of_15 = Sealed(first=13, last=15, fence=20, through=first_key(14_000))
-    partition.acquire([Sealed(last=12, fence=9), slice_of_15], None)
+    slice_of_15 = Sealed(first_ms=13_000, end_ms=16_000, fence=20, through=first_key(14_000))
+    partition.acquire([Sealed(end_ms=13_000, fence=9), slice_of_15], None)
     assert (partition.sealed_ms, partition.scan) == (13_000, Scan(16_000, 20, first_key(14_000)))
     assert partition.must_read_to == 20
 
@@ -336,7 +332,7 @@ def test_a_slice_counts_only_on_top_of_the_complete_seal_that_it_was_made_on() -
     owner.begin(14_000)
     part = owner.seal(contents_of(keys[:1]), complete=False)
     heir = Partition(3)
-    heir.acquire([part, Sealed(last=9, fence=5)], None)
+    heir.acquire([part, Sealed(end_ms=10_000, fence=5)], None)
     assert heir.scan is None
     assert key_by_now(heir, keys[1]) is not None
 
@@ -345,7 +341,7 @@ def test_a_slice_counts_only_on_top_of_the_complete_seal_that_it_was_made_on() -
 def test_a_store_is_kept_unless_it_ends_below_pending_requests(position: int, kept: bool) -> None:
     partition = Partition(0)
     local = Head(position, sealed_ms=11_000, snapshot=5, known_from=0, scan=None)
-    assert partition.acquire([Sealed(last=11, fence=90, restore_from=40)], local) is kept
+    assert partition.acquire([Sealed(end_ms=12_000, fence=90, restore_from=40)], local) is kept
     assert partition.position == (position if kept else 40)
     assert (partition.sealed_ms, partition.head.snapshot) == (12_000, 90)
 
@@ -359,11 +355,11 @@ def test_a_store_that_knows_more_than_the_seals_is_believed() -> None:
 
 def test_rows_of_a_kept_store_get_the_keys_that_a_new_reading_would_give_them() -> None:
     stale = Partition(0)
-    stale.acquire([Sealed(last=10, fence=2)], None)
+    stale.acquire([Sealed(end_ms=11_000, fence=2)], None)
     asked = [(9_000, 3), (12_005, 4), (14_000, 5)]
     rows = {key: parts_of(key) for key in (stale.place(*parts) for parts in asked) if key}
     heir = Partition(0)
-    heir.acquire([Sealed(last=13, fence=4)], Head(6, sealed_ms=11_000, snapshot=2, known_from=0, scan=None))
+    heir.acquire([Sealed(end_ms=14_000, fence=4)], Head(6, sealed_ms=11_000, snapshot=2, known_from=0, scan=None))
     assert {key_by_now(heir, key): parts for key, parts in rows.items()} == {
         None: (9_000, 3),
         heir.place(12_005, 4): (12_005, 4),
@@ -374,7 +370,7 @@ def test_rows_of_a_kept_store_get_the_keys_that_a_new_reading_would_give_them() 
 def test_rows_beyond_the_reconciled_range_keep_their_keys() -> None:
     heir = Partition(0)
     local = Head(6, sealed_ms=11_000, snapshot=2, known_from=0, scan=Scan(18_000, 4))
-    heir.acquire([Sealed(last=13, fence=5)], local)
+    heir.acquire([Sealed(end_ms=14_000, fence=5)], local)
     bound = unreconciled(heir, local)
     stale = Partition(0)
     read_to(stale, 4)
@@ -389,67 +385,26 @@ def test_rows_beyond_the_reconciled_range_keep_their_keys() -> None:
     assert key_by_now(heir, untouched) == untouched
 
 
-# --- formats of seals ------------------------------------------------------------------------------------------------
-
-
-def in_format_2(seal: Sealed) -> Sealed:
-    """Return *seal* as a worker writes it that knows milliseconds, in fields that older ones do not read."""
-    more = {"format": 2, "first_ms": seal.first * 1000, "end_ms": (seal.last + 1) * 1000}
-    return Sealed.FromString(seal.SerializeToString() + Sealed(**more).SerializeToString())
-
-
-@pytest.mark.parametrize("complete_in", [1, 2])
-@pytest.mark.parametrize("slice_in", [1, 2])
-def test_seals_of_both_formats_say_the_same(complete_in: int, slice_in: int) -> None:
-    """While a group is upgraded, one owner writes the complete seal and the next one a slice on top of it."""
-    complete = Sealed(first=9, last=12, fence=9, restore_from=3)
-    part = Sealed(first=13, last=15, fence=20, through=first_key(14_000), restore_from=4)
-    seals = [complete if complete_in == 1 else in_format_2(complete), part if slice_in == 1 else in_format_2(part)]
-    partition = Partition(0)
-    assert partition.acquire(seals, None) is False
-    scan = Scan(16_000, 20, first_key(14_000))
-    assert partition.head == Head(4, 13_000, 9, 4, scan, done_below=4, read=ReadSums(4, 4))
-
-
-def test_the_latest_seal_counts_in_any_format() -> None:
-    old, new = Sealed(first=1, last=12, fence=9), in_format_2(Sealed(first=13, last=13, fence=9))
-    for seals in ([old, new], [new, old]):
-        partition = Partition(0)
-        partition.acquire(seals, None)
-        assert partition.sealed_ms == 14_000
+# --- the format of seals ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("more", [{}, {"through": first_key(12_500)}], ids=["complete", "slice"])
 def test_a_seal_of_a_later_format_is_not_gone_on_from(more: dict[str, Any]) -> None:
     """Also not when an earlier one says all that is needed: the addition of the later one may be needed too."""
     partition = Partition(4)
-    later = Sealed(partition=4, first=12, last=12, fence=9, format=FORMAT + 1, first_ms=12_000, end_ms=13_000, **more)
-    with pytest.raises(NewerFormatError, match=r"partition 4 has seals of format 5, .* up to 4: upgrade this worker"):
-        partition.acquire([Sealed(first=1, last=11, fence=8), later], None)
+    later = Sealed(partition=4, fence=9, format=FORMAT + 1, first_ms=12_000, end_ms=13_000, **more)
+    with pytest.raises(NewerFormatError, match=r"partition 4 has seals of format 2, .* up to 1: upgrade this worker"):
+        partition.acquire([Sealed(first_ms=1_000, end_ms=12_000, fence=8), later], None)
     assert (partition.sealed_ms, partition.position, partition.scan) == (1_000, 0, None)
-
-
-@pytest.mark.parametrize("complete", [True, False])
-def test_a_group_with_an_older_member_gets_seals_that_it_can_read(complete: bool) -> None:
-    partition = Partition(3, horizon_s=60, format=1)
-    key = place(partition, 11_000, 5)
-    read_to(partition, 6)
-    partition.begin(12_000)
-    sealed = partition.seal(contents_of([key]), complete=complete)
-    assert max(field.number for field, _ in sealed.ListFields()) <= 21
-    assert (sealed.first, sealed.last, sealed.fence) == (1, 11, 6)
-    partition.apply(partition.sealed(sealed, contents_of([key])))
-    assert partition.conditions_from is None
 
 
 SEALED = ReadSums(2, 9, Sum(4, 40), Sum(2, 20), Sum(1, 10))
 FURTHER = ReadSums(2, 12, Sum(6, 60), Sum(2, 20), Sum(2, 30))
 
 
-def seal_telling(read: ReadSums | None, **more: Any) -> Sealed:
-    told = Sealed(first=9, last=12, fence=9, restore_from=3, format=4, first_ms=9_000, end_ms=13_000, **more)
+def seal_telling(read: ReadSums | None) -> Sealed:
+    told = Sealed(fence=9, restore_from=3, first_ms=9_000, end_ms=13_000)
     if read is not None:
-        told.digests = 1
         read.tell(told)
     return told
 
@@ -472,10 +427,10 @@ def seal_telling(read: ReadSums | None, **more: Any) -> Sealed:
             "no store",
             "a store that has read further",
             "a store that is behind",
-            "an earlier store that is behind",
+            "a store without a count that is behind",
         ),
-        *("an earlier store that is further", "a store that has counted from elsewhere on"),
-        *("seals of an earlier version", "seals of an earlier version, and a store", "neither has counted"),
+        *("a store without a count that is further", "a store that has counted from elsewhere on"),
+        *("seals without a count", "seals without a count, and a store", "neither has counted"),
     ],
 )
 def test_an_owner_goes_on_counting_read_records_from_the_known_offset(
@@ -483,7 +438,7 @@ def test_an_owner_goes_on_counting_read_records_from_the_known_offset(
 ) -> None:
     local = None if position is None else Head(position, 13_000, 9, 3, None, read=kept)
     partition = Partition(3)
-    partition.acquire([seal_telling(read, conditions_from=0, millis_from=0, callbacks_from=0)], local)
+    partition.acquire([seal_telling(read)], local)
     assert partition.head.read == known
 
 
@@ -511,30 +466,6 @@ def test_an_owner_that_has_not_counted_seals_no_count_of_read_records() -> None:
     assert ReadSums.of(partition.seal(Contents(), complete=True)) is None
 
 
-@pytest.mark.parametrize("complete", [True, False])
-def test_a_group_that_is_upgraded_gets_seals_in_milliseconds_too(complete: bool) -> None:
-    partition = Partition(3, format=2)
-    partition.acquire([Sealed(first=1, last=10, fence=4)], None)
-    key = place(partition, 11_000, 5)
-    read_to(partition, 6)
-    partition.begin(12_000)
-    sealed = partition.seal(contents_of([key]), complete=complete)
-    assert (sealed.format, sealed.first_ms, sealed.end_ms) == (2, 11_000, 12_000)
-    assert (sealed.first, sealed.last, sealed.conditions_from) == (11, 11, 6)
-    assert (partition.waits_to_judge, partition.conditions_from) == (True, None)
-    partition.apply(partition.sealed(sealed, contents_of([key])))
-    assert (partition.waits_to_judge, partition.conditions_from) == (False, 6)
-
-
-def test_from_where_conditions_are_judged_is_told_once_and_handed_on() -> None:
-    owner = Partition(3)
-    owner.acquire([in_format_2(Sealed(first=1, last=10, fence=4, conditions_from=3))], None)
-    read_to(owner, 9)
-    owner.begin(12_000)
-    assert seal(owner, contents_of([])).conditions_from == 3
-    assert [owner.refuses_condition(offset) for offset in (2, 3)] == [True, False]
-
-
 def test_a_request_that_waits_in_vain_is_named_by_each_seal_until_an_hour_after_its_moment() -> None:
     """An owner that begins without a store reads it again, and could not tell by the log that is left."""
     partition = Partition(0)
@@ -547,7 +478,7 @@ def test_a_request_that_waits_in_vain_is_named_by_each_seal_until_an_hour_after_
         told.append([*seal(partition, contents_of([])).ignored])
     assert told == [[3, 7], [3, 7], [3]]
     heir = Partition(0)
-    heir.acquire([in_format_2(Sealed(first=1, last=12, fence=9, ignored=[3, 7], conditions_from=0))], None)
+    heir.acquire([Sealed(first_ms=1_000, end_ms=13_000, fence=9, ignored=[3, 7])], None)
     assert heir.ignored == {3: 0, 7: 0}
 
 

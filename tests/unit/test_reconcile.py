@@ -17,7 +17,7 @@ def test_whether_a_cancel_was_in_time_for_others_is_open_also_where_requests_bef
     They have fired offset 1, so a second cancel must not be answered as if nothing had.
     """
     partition = Partition(0)
-    partition.acquire([Sealed(last=SECOND + 1, fence=2)], None)
+    partition.acquire([Sealed(end_ms=(SECOND + 1 + 1) * 1000, fence=2)], None)
     requests = {row_key(DUE_MS, 1): False, row_key(DUE_MS + 1_000, 0): True}
     marks = {key: Mark(b"f", superseded) for key, superseded in requests.items()}
     cancelled = Version(DUE_MS, 1, cancelled=True)

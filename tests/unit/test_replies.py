@@ -105,7 +105,7 @@ async def test_a_seal_takes_along_answers_that_have_waited_for_two_seconds_and_h
     desk.now_s = 2.0
     assert await desk.box.unsent() == letters(CANCELLED, UNKNOWN)
     assert topics.sent == letters(ELSEWHERE)
-    seal = Sealed(last=3)
+    seal = Sealed(end_ms=4_000)
     for letter in letters(CANCELLED, UNKNOWN):
         seal.unsent.add(topic=letter.topic, key=letter.key, reply=letter.value)
     assert Letter.unsent(Sealed.FromString(seal.SerializeToString())) == letters(CANCELLED, UNKNOWN)

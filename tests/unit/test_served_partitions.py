@@ -50,4 +50,6 @@ def test_partition_counts_that_do_not_fit_are_named_with_the_remedy(
 
 def test_the_latest_seal_tells_it() -> None:
     assert partitions_in([]) == 0
-    assert partitions_in([Sealed(last=7, fence=2, partitions=4), Sealed(last=7, fence=1, partitions=8)]) == 4
+    assert (
+        partitions_in([Sealed(end_ms=8_000, fence=2, partitions=4), Sealed(end_ms=8_000, fence=1, partitions=8)]) == 4
+    )

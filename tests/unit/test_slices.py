@@ -147,7 +147,7 @@ async def test_a_seal_names_no_batches_where_they_are_too_many() -> None:
 
 async def test_a_late_callback_says_for_which_second_it_was() -> None:
     partition = Partition(3)
-    partition.acquire([Sealed(last=SECOND + 60, fence=5)], None)
+    partition.acquire([Sealed(end_ms=(SECOND + 60 + 1) * 1000, fence=5)], None)
     key = partition.place(DUE_MS + 250, 9)
     assert key
     outbox = Outbox()

@@ -21,13 +21,13 @@ def shown(rows: list[PartitionStatus]) -> str:
 
 def test_the_latest_seal_is_the_complete_one_with_the_highest_second_then_fence() -> None:
     seals = [
-        Sealed(last=5, fence=9),
-        Sealed(last=7, fence=10),
-        Sealed(last=7, fence=12),
-        Sealed(last=6, fence=40),
-        Sealed(last=8, fence=50, through=b"k"),
+        Sealed(end_ms=6_000, fence=9),
+        Sealed(end_ms=8_000, fence=10),
+        Sealed(end_ms=8_000, fence=12),
+        Sealed(end_ms=7_000, fence=40),
+        Sealed(end_ms=9_000, fence=50, through=b"k"),
         # Present though empty: still a slice.
-        Sealed(last=9, fence=60, through=b""),
+        Sealed(end_ms=10_000, fence=60, through=b""),
     ]
     assert latest(seals) == seals[2]
     assert latest(seals[4:]) is None
@@ -39,33 +39,36 @@ def test_a_partition_without_a_seal_has_nothing_to_tell() -> None:
 
 
 def test_second_and_lag_are_those_of_the_last_second_sealed_as_a_whole() -> None:
-    seals = [Sealed(last=90), Sealed(last=95), Sealed(last=96, through=b"k")]
+    seals = [Sealed(end_ms=91_000), Sealed(end_ms=96_000), Sealed(end_ms=97_000, through=b"k")]
     (row,) = status_of({0: seals}, 100.9)
     assert (row.second, row.lag_s) == (95, 5)
 
 
 def test_lag_is_never_negative_when_this_host_is_behind() -> None:
-    assert status_of({0: [Sealed(last=102)]}, 100.0)[0].lag_s == 0
+    assert status_of({0: [Sealed(end_ms=103_000)]}, 100.0)[0].lag_s == 0
 
 
 def test_pending_and_owner_are_those_of_the_last_seal_slices_included() -> None:
-    seals = [Sealed(last=95, pending=9, worker="http://a"), Sealed(last=96, pending=4, worker="http://b", through=b"k")]
+    seals = [
+        Sealed(end_ms=96_000, pending=9, worker="http://a"),
+        Sealed(end_ms=97_000, pending=4, worker="http://b", through=b"k"),
+    ]
     (row,) = status_of({0: seals}, 100.0)
     assert (row.pending, row.owner) == (4, "http://b")
 
 
 def test_lateness_is_that_of_the_last_seal_that_fired() -> None:
     seals = [
-        Sealed(last=90, fired=1, lateness_p50_ms=1, lateness_p99_ms=1, lateness_max_ms=1),
-        Sealed(last=91, fired=7, lateness_p50_ms=8, lateness_p99_ms=20, lateness_max_ms=31),
-        Sealed(last=95),
+        Sealed(end_ms=91_000, fired=1, lateness_p50_ms=1, lateness_p99_ms=1, lateness_max_ms=1),
+        Sealed(end_ms=92_000, fired=7, lateness_p50_ms=8, lateness_p99_ms=20, lateness_max_ms=31),
+        Sealed(end_ms=96_000),
     ]
     (row,) = status_of({0: seals}, 100.0)
     assert (row.lateness_p50_ms, row.lateness_p99_ms, row.lateness_max_ms) == (8, 20, 31)
 
 
 def test_the_rate_is_that_of_the_last_ten_seconds_of_the_seals() -> None:
-    seals = [Sealed(first=number, last=number, fired=number) for number in range(80, 96)]
+    seals = [Sealed(first_ms=number * 1000, end_ms=(number + 1) * 1000, fired=number) for number in range(80, 96)]
     (row,) = status_of({0: seals}, 100.0)
     assert row.fired_per_s == sum(range(86, 96)) / 10
     # Of those that were read, which may be less.
@@ -87,10 +90,10 @@ def test_the_table_fits_80_columns_and_shows_every_figure() -> None:
 
 
 def test_a_seal_cannot_write_to_the_terminal() -> None:
-    text = shown(status_of({0: [Sealed(last=5, worker="\x1b[1m[bold]\n")]}, 6.0))
+    text = shown(status_of({0: [Sealed(end_ms=6_000, worker="\x1b[1m[bold]\n")]}, 6.0))
     assert "\x1b" not in text
     assert r"\x1b[1m[bold]\n" in text
 
 
 def test_a_seal_of_a_second_that_no_calendar_has_is_shown_as_a_number() -> None:
-    assert str(2**62) in shown(status_of({0: [Sealed(last=2**62)]}, 0.0))
+    assert str(2**53) in shown(status_of({0: [Sealed(end_ms=(2**53 + 1) * 1000)]}, 0.0))

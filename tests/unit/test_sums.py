@@ -108,12 +108,10 @@ def test_records_counted_already_are_not_counted_again() -> None:
 
 def test_a_seal_counts_records_read_up_to_its_fence() -> None:
     read = ReadSums(2, 9, Sum(4, 2**64 - 1), Sum(2, 1), Sum(1, 5))
-    seal = Sealed(fence=9, digests=1)
+    seal = Sealed(fence=9)
     read.tell(seal)
     assert ReadSums.of(Sealed.FromString(seal.SerializeToString())) == read
     assert ReadSums.of(Sealed(fence=9)) is None
-    seal.digests = 2
-    assert ReadSums.of(seal) is None, "digests of a later version are not understood"
 
 
 def test_a_seal_is_named_by_its_bytes() -> None:

@@ -11,13 +11,12 @@ from stand_ins import DUE_MS, SECOND, Record, accepted, asked
 from kafka_timers.core import accepting, verdicts, wire
 from kafka_timers.core import rows as batches
 from kafka_timers.core.accepting import Accepted, accept
-from kafka_timers.core.contents import Contents
 from kafka_timers.core.decisions import Known, decide
 from kafka_timers.core.keys import REFUSED_MS, Copied, copied_in, count_of, is_late, parts_of
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.refused import Reason, pack_refused, unpack_refused
 from kafka_timers.core.routing import hash_of, partition_of
-from kafka_timers.core.verdicts import expected_in, judged, second_of, timer_record
+from kafka_timers.core.verdicts import Ask, Cancel, Verdict, expected_in, judged, second_of, timer_record
 from kafka_timers.core.versions import Decided, KnownFromError, Original, TimerRecord, Version
 from kafka_timers.core.wire import COPY_STALE_S, Callback, Condition, Copy, Forwarded, Future, Sealed, future_from
 
@@ -65,7 +64,7 @@ def test_requests_are_kept_as_they_came_under_moment_and_offset() -> None:
 
 def test_a_done_request_is_not_kept_again_whether_it_fired_or_was_refused() -> None:
     partition = Partition(0)
-    partition.acquire([Sealed(last=SECOND, fence=2)], None)
+    partition.acquire([Sealed(end_ms=(SECOND + 1) * 1000, fence=2)], None)
     out = accepted([asked(0), asked(1, topic=""), asked(2), asked(3, topic="")], partition)
     assert out.offsets == [2, 3]
     assert all(is_late(key) for key, _ in out.rows)
@@ -97,27 +96,9 @@ def test_a_request_that_can_never_fire_is_kept_for_the_next_tick_with_its_reason
     assert out.refused == {reason: 1}
 
 
-@pytest.mark.parametrize("more", [{}, {"cancel": True}])
-def test_an_id_outside_of_its_partition_is_refused_while_not_all_workers_can_send_it_on(
-    more: dict[str, object],
-) -> None:
-    """Nobody could tell which request of the id is the latest."""
-    records = [asked(number, timerId=f"id-{number}", **more) for number in range(100)]
-    partitions = [accepted(records, Partition(number), partitions=3) for number in range(3)]
-    refused = [{parts_of(key)[1] for key, _ in out.rows if parts_of(key)[0] == REFUSED_MS} for out in partitions]
-    assert all(
-        out.refused == {Reason.ID_IN_FOREIGN_PARTITION: len(at)} for out, at in zip(partitions, refused, strict=True)
-    )
-    for record in records:
-        home = partition_of(f"id-{record.offset}", 3)
-        assert [record.offset in at for at in refused] == [number != home for number in range(3)]
-
-
 def sending_on() -> Partition:
-    """Return a partition of workers that send on requests with an id of another one: of three, none of `a`."""
-    partition = Partition((partition_of("a", 3) + 1) % 3)
-    partition.judge_from(0, 0, 0)
-    return partition
+    """Return one of three partitions, and not that of the id `a`."""
+    return Partition((partition_of("a", 3) + 1) % 3)
 
 
 @pytest.mark.parametrize("framing", [b"", b"\0\0\0\0\x07\0"], ids=["plain", "framed"])
@@ -138,11 +119,10 @@ def test_an_id_outside_of_its_partition_is_sent_on_as_it_is_with_where_it_comes_
     assert (first.fromPartition, first.fromOffset, first.appendedMs) == (partition.number, 4, record.timestamp)
     sent.ClearField("forwarded")
     assert sent == future_from(record.value or b"")
-    # And there it is taken for a forwarded one, by each worker that knows the field.
+    # And there it is taken for a forwarded one.
     home = Partition(partition_of("a", 3))
-    home.judge_from(0, 0, 0)
     arrived = accepted([replace(record, value=value, offset=9)], home, partitions=3)
-    assert (arrived.refused, arrived.has_callbacks, out.has_callbacks) == ({}, True, True)
+    assert not arrived.refused
     assert len(arrived.rows) == (0 if more.get("cancel") else 1)
 
 
@@ -232,7 +212,7 @@ def test_a_copy_is_kept_under_its_original_and_where_it_lies() -> None:
     assert (out.offsets, out.copies) == ([12, 12], {"in time": 2})
     assert not out.far
     late = Partition(0, horizon_s=60)
-    late.acquire([Sealed(last=SECOND, fence=15, horizon_s=60)], None)
+    late.acquire([Sealed(end_ms=(SECOND + 1) * 1000, fence=15, horizon_s=60)], None)
     assert accepted([copied(14, 2, 12), copied(20, 3, 12)], late).copies == {"late": 1}
 
 
@@ -268,14 +248,14 @@ def test_workers_that_hold_the_original_take_no_copy_of_it() -> None:
     for horizon_s in (0, 100):
         assert accepted([copied(20, 3, 12)], Partition(0, horizon_s)).copies == {"held": 1}
     grown = Partition(0, horizon_s=100)
-    grown.acquire([Sealed(last=1, fence=4, restore_from=4, horizon_s=60)], None)
+    grown.acquire([Sealed(end_ms=2_000, fence=4, restore_from=4, horizon_s=60)], None)
     # Requests below it were judged by the horizon of before.
     assert accepted([copied(20, 3, 12), copied(21, 4, 12)], grown).copies == {"in time": 1, "held": 1}
 
 
 def test_a_copy_that_was_decided_below_the_known_offset_wants_the_log_read_again() -> None:
     partition = Partition(0, horizon_s=60)
-    partition.acquire([Sealed(last=1, fence=13, restore_from=13, horizon_s=60)], None)
+    partition.acquire([Sealed(end_ms=2_000, fence=13, restore_from=13, horizon_s=60)], None)
     with pytest.raises(KnownFromError) as raised:
         accepted([copied(20, 3, 12)], partition)
     assert raised.value.offset == 12
@@ -301,10 +281,10 @@ def test_a_copy_with_a_negative_offset_is_refused_and_its_neighbours_are_kept(of
 ABSENT, IF_PENDING = Condition.IF_ABSENT, Condition.IF_PENDING
 
 
-def judging(format: int = 2) -> Partition:
-    """Return a partition whose owners judge conditions from offset 5 on."""
-    partition = Partition(0, format=format)
-    seal = Sealed(first=1, last=1, fence=5, format=2, first_ms=1_000, end_ms=2_000, conditions_from=5)
+def begun() -> Partition:
+    """Return a partition that is sealed up to its offset 5."""
+    partition = Partition(0)
+    seal = Sealed(fence=5, first_ms=1_000, end_ms=2_000)
     partition.acquire([seal], None)
     return partition
 
@@ -324,9 +304,8 @@ def judging(format: int = 2) -> Partition:
     ],
 )
 def test_a_condition_is_judged_by_the_known_records_of_its_id(more: dict[str, object]) -> None:
-    due_ms, future = judged(asked(9, timerId="a", **more), 0, 1)
-    assert isinstance(future, Future)
-    assert due_ms == (None if "cancel" in more else DUE_MS)
+    verdict = judged(asked(9, timerId="a", **more), 0, 1)
+    assert isinstance(verdict, Cancel) if "cancel" in more else isinstance(verdict, Ask) and verdict.due_ms == DUE_MS
 
 
 @pytest.mark.parametrize(
@@ -350,7 +329,7 @@ def test_a_condition_is_judged_by_the_known_records_of_its_id(more: dict[str, ob
     ],
 )
 def test_a_condition_that_cannot_be_judged_is_refused(more: dict[str, Any], reason: str) -> None:
-    assert judged(asked(9, **({"timerId": "a"} | more)), 0, 1)[1] == reason
+    assert judged(asked(9, **({"timerId": "a"} | more)), 0, 1) == reason
 
 
 @pytest.mark.parametrize(
@@ -374,7 +353,7 @@ def test_a_condition_that_cannot_be_judged_is_refused(more: dict[str, Any], reas
 )
 def test_a_request_that_no_reply_names_so_cannot_be_meant(name: str) -> None:
     record = asked(9, timerId="a", condition=IF_PENDING, ifRequest=name)
-    assert judged(record, 0, 1) == (None, Reason.CONDITION_INVALID)
+    assert judged(record, 0, 1) == Reason.CONDITION_INVALID
     assert expected_in(Future(ifRequest=name), 0) is None
 
 
@@ -393,49 +372,11 @@ def test_an_ignored_request_is_not_kept_and_its_neighbours_are() -> None:
         asked(8, timerId="a", condition=IF_PENDING, ifRequest="0:6"),
         asked(9, timerId="a", condition=IF_PENDING, ifRequest="0:5", topic="moved"),
     ]
-    out = accepted(records, judging())
+    out = accepted(records, begun())
     assert (sorted(parts_of(key)[1] for key, _ in out.rows), out.offsets) == ([5, 7, 9], [5, 7, 9])
     assert out.decided.ignored == {6: DUE_MS, 8: DUE_MS}
     assert [parts_of(each.key) for each in out.decided.withdrawn] == [(DUE_MS, 5)]
     assert not out.refused
-
-
-def test_a_condition_is_refused_while_any_member_of_the_group_does_not_know_it() -> None:
-    """It would take the request for one without a condition."""
-    records = [asked(5), asked(6, timerId="a", condition=ABSENT), asked(7)]
-    out = accepted(records, Partition(0, format=1))
-    assert (out.refused, out.offsets) == ({"condition-unsupported": 1}, [5, 6, 7])
-
-
-def test_conditions_that_were_judged_once_are_judged_also_beside_a_member_that_does_not_know_them() -> None:
-    """Read again, a request that was accepted must come to the same end."""
-    partition = judging(format=1)
-    out = accepted([asked(5), asked(6, timerId="a", condition=ABSENT)], partition)
-    assert (out.refused, out.offsets) == ({}, [5, 6])
-    partition.begin(2_000)
-    seal = partition.seal(Contents(), complete=True)
-    assert (seal.format, seal.conditions_from) == (0, 5)
-
-
-def test_a_condition_below_the_offset_from_which_they_are_judged_is_refused() -> None:
-    """An owner before has refused it, and may have told so."""
-    partition = judging()
-    partition.conditions_from = 7
-    records = [asked(offset, timerId=f"{offset}", condition=ABSENT) for offset in (5, 6, 7)]
-    out = accepted(records, partition)
-    assert out.refused == {"condition-unsupported": 2}
-    assert sorted(parts_of(key) for key, _ in out.rows) == [(REFUSED_MS, 5), (REFUSED_MS, 6), (DUE_MS, 7)]
-
-
-def test_a_condition_waits_for_a_seal_that_tells_from_where_they_are_judged() -> None:
-    """Before there is a scan to say so, conditions are refused: an owner before has read on behind its last seal."""
-    records = [asked(0), asked(1), asked(2, timerId="a", condition=ABSENT), asked(3)]
-    partition = Partition(0)
-    out = accepted(records, partition)
-    assert (out.count, out.offsets, out.refused) == (4, [0, 1, 2, 3], {"condition-unsupported": 1})
-    partition.begin(2_000)
-    out = accepted(records, partition)
-    assert (out.count, out.offsets, out.decided.undecided_at) == (2, [0, 1], None)
 
 
 # --- callbacks in a field of their own -------------------------------------------------------------------------------
@@ -462,82 +403,28 @@ def test_a_callback_that_contradicts_itself_is_refused_and_its_neighbours_are_ke
     more: dict[str, Any], reason: str
 ) -> None:
     partition = Partition(0)
-    partition.callbacks_from = 0
     out = accepted([asked(5), shaped(6, **more), asked(7)], partition)
     assert out.refused == {reason: 1}
     assert [parts_of(key) for key, _ in out.rows] == [(DUE_MS, 5), (REFUSED_MS, 6), (DUE_MS, 7)]
 
 
 @pytest.mark.parametrize("named", [{}, {"timerId": "a"}])
-def test_callbacks_in_their_field_are_kept_among_others_and_are_told(named: dict[str, Any]) -> None:
+def test_callbacks_in_their_field_are_kept_among_others(named: dict[str, Any]) -> None:
     partition = Partition(0)
-    partition.callbacks_from = 0
     more = named | ({"replyTopic": "r"} if named else {})
     out = accepted([asked(5), shaped(6, **more), shaped(7, millis=5)], partition)
     assert [offset for key, row in out.rows for offset in (parts_of(key)[1],)] == [5, 6, 7]
-    assert (out.topics, out.has_callbacks, out.refused) == ({"callbacks", "calls"}, True, {})
+    assert (out.topics, out.refused) == ({"callbacks", "calls"}, {})
     together = accepted([asked(5), shaped(6)], partition)
-    assert ([count_of(key) for key, _ in together.rows], together.has_callbacks) == ([2], True)
-    assert not accepted([asked(5), asked(6)], partition).has_callbacks
+    assert [count_of(key) for key, _ in together.rows] == [2]
 
 
 @pytest.mark.parametrize("named", [{}, {"timerId": "a", "replyTopic": "r"}])
-def test_far_callbacks_are_told_too_as_the_lake_will_send_copies_of_them(named: dict[str, Any]) -> None:
+def test_far_callbacks_in_their_field_are_left_to_the_lake(named: dict[str, Any]) -> None:
     partition = Partition(0, horizon_s=60)
-    partition.callbacks_from = 0
     far = replace(shaped(6, **named), timestamp=(SECOND - 61) * 1000)
     out = accepted([far], partition)
-    assert (out.rows, out.far, out.has_callbacks) == ([], {6}, True)
-
-
-def test_a_callback_is_refused_while_any_member_of_the_group_does_not_know_it() -> None:
-    partition = Partition(0, takes_callbacks=False)
-    partition.begin(2_000)
-    out = accepted([shaped(6), asked(7)], partition)
-    assert (out.refused, out.count) == ({"callback-unsupported": 1}, 2)
-
-
-def test_a_callback_waits_for_a_seal_that_tells_from_where_they_are_taken() -> None:
-    partition = Partition(0)
-    assert accepted([shaped(0)], partition).refused == {"callback-unsupported": 1}
-    partition.begin(2_000)
-    out = accepted([asked(0), shaped(1), asked(2)], partition)
-    assert (out.count, [parts_of(key)[1] for key, _ in out.rows]) == (1, [0])
-    seal = partition.seal(Contents(), complete=True)
-    assert (seal.callbacks_from, seal.format) == (0, 3)
-    partition.apply(partition.sealed(seal, Contents()))
-    out = accepted([shaped(1), asked(2)], partition)
-    assert (out.count, out.refused) == (2, {})
-    partition.apply(partition.read(3, out.rows, out.offsets, has_callbacks=out.has_callbacks))
-    partition.begin(3_000)
-    assert partition.seal(Contents(), complete=True).format == 4
-
-
-def test_a_callback_below_the_offset_from_which_they_are_taken_is_refused_and_so_is_its_copy() -> None:
-    partition = Partition(0, horizon_s=60)
-    partition.callbacks_from = 7
-    out = accepted([shaped(6), shaped(7)], partition)
-    assert out.refused == {"callback-unsupported": 1}
-    second, key = SECOND + 1_000, b"%d" % (SECOND + 1_000)
-    copies = [
-        replace(
-            shaped(20 + of, key=key, copy=Copy(offset=of, appended=second - 600, decidedOffset=12, decided=SECOND)),
-            timestamp=SECOND * 1000,
-        )
-        for of in (6, 7)
-    ]
-    out = accepted(copies, partition)
-    assert out.copies["refused"] == 1
-    assert [parts_of(key)[1] for key, _ in out.rows] == [7]
-
-
-def test_a_scan_that_was_left_open_by_an_older_owner_does_not_tell_from_where_conditions_are_judged() -> None:
-    """That owner, and others since, may have read on behind its snapshot and refused them."""
-    partition = Partition(0)
-    partition.acquire([Sealed(first=1, last=9, fence=3), Sealed(first=10, last=12, fence=5, through=b"\0" * 16)], None)
-    assert partition.scan
-    assert accepted([asked(7, timerId="a", condition=ABSENT)], partition).refused == {"condition-unsupported": 1}
-    assert not partition.seal(Contents(), complete=True).HasField("conditions_from")
+    assert (out.rows, out.far) == ([], {6})
 
 
 # --- the framing of a schema registry --------------------------------------------------------------------------------
@@ -549,13 +436,12 @@ FRAMES = [b"\0\0\0\x04\xd2\0", b"\0\0\0\x04\xd2\x02\0", b"\0\xff\xff\xff\xff\x04
 @pytest.mark.parametrize("frame", FRAMES)
 def test_a_future_in_the_framing_of_a_schema_registry_is_kept_without_it(frame: bytes) -> None:
     partition = Partition(0)
-    partition.callbacks_from = 0
     plain = [asked(5), asked(6, timerId="a"), asked(7, cancel=True, timerId="a", replyTopic="r")]
     wrapped = [replace(record, value=frame + (record.value or b"")) for record in plain]
     out, wanted = accepted(wrapped, partition), accepted(plain, partition)
     singles = [single for each in wanted.rows for single in batches.singles(*each)]
     assert (out.rows, out.offsets, out.topics) == (singles, wanted.offsets, wanted.topics)
-    assert (out.decided, out.refused, out.has_callbacks) == (wanted.decided, {}, True)
+    assert (out.decided, out.refused) == (wanted.decided, {})
 
 
 @pytest.mark.parametrize(
@@ -572,16 +458,10 @@ def test_a_future_in_the_framing_of_a_schema_registry_is_kept_without_it(frame: 
 )
 def test_a_value_in_another_framing_is_refused_as_it_came(value: bytes) -> None:
     partition = Partition(0)
-    partition.callbacks_from = 0
     out = accepted([asked(5), replace(asked(6), value=value)], partition)
     assert out.refused.keys() <= {"value-not-a-future", "topic-missing"}
     assert out.refused.total() == 1
     assert unpack_refused(out.rows[-1][1])[2] == value
-
-
-def test_a_framing_is_refused_while_any_member_of_the_group_does_not_know_it() -> None:
-    framed = replace(asked(6), value=FRAMES[0] + (asked().value or b""))
-    assert accepted([framed], Partition(0, takes_callbacks=False)).refused == {"callback-unsupported": 1}
 
 
 # --- records on which the code fails ---------------------------------------------------------------------------------
@@ -617,7 +497,7 @@ def test_a_request_that_cannot_be_placed_is_set_aside_and_its_neighbours_are_kep
     out = accepted([asked(5, timerId="5", millis=0, condition=0), *three()[1:]], Broken(0))
     assert out.refused == {}
     partition = Broken(0)
-    partition.acquire([Sealed(last=SECOND, fence=5)], None)
+    partition.acquire([Sealed(end_ms=(SECOND + 1) * 1000, fence=5)], None)
     out = accepted(three(), partition)
     assert_only_6_is_set_aside(out, "place")
     assert sorted(out.decided.versions) == [b"5", b"7"]
@@ -626,14 +506,14 @@ def test_a_request_that_cannot_be_placed_is_set_aside_and_its_neighbours_are_kep
 def test_a_record_that_cannot_be_judged_is_set_aside_and_its_neighbours_are_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def fail_on_6(record: wire.Record, number: int, partitions: int) -> tuple[int | None, Future | Reason]:
+    def fail_on_6(record: wire.Record, number: int, partitions: int) -> Verdict:
         if record.offset == 6:
             raise ZeroDivisionError("judged")
         return judged(record, number, partitions)
 
     monkeypatch.setattr(accepting, "judged", fail_on_6)
     partition = Partition(0)
-    partition.acquire([Sealed(last=SECOND, fence=5)], None)
+    partition.acquire([Sealed(end_ms=(SECOND + 1) * 1000, fence=5)], None)
     assert_only_6_is_set_aside(accepted(three(), partition), "judged")
 
 
@@ -648,7 +528,7 @@ def test_a_record_that_cannot_be_decided_on_is_set_aside_and_its_neighbours_are_
         return decide(records, known, partition)
 
     monkeypatch.setattr(accepting, "decide", fail_on_6)
-    out = accepted(three() if at_once else three(replyTopic="", condition=ABSENT), judging())
+    out = accepted(three() if at_once else three(replyTopic="", condition=ABSENT), begun())
     assert_only_6_is_set_aside(out, "decide")
     assert sorted(out.decided.versions) == [b"5", b"7"]
 
@@ -703,7 +583,7 @@ def test_a_record_with_any_bytes_gets_a_verdict() -> None:
                 value[chance.randrange(len(value))] = chance.randrange(256)
             key = chance.choice([b"%d" % SECOND, b"1", None, b"\xff"])
             records.append(Record(key, bytes(value[: chance.randrange(len(value) + 1)]), offset, DUE_MS - 5_000))
-        out = accepted(records, judging())
+        out = accepted(records, begun())
         assert (out.count, out.faults) == (10, {})
         kept = {parts_of(single)[1] for key, row in out.rows for single, _ in batches.singles(key, row)}
         assert kept == set(out.offsets) <= set(range(5, 15))

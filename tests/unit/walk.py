@@ -42,7 +42,7 @@ from kafka_timers.core.memory_store import MemoryStore
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.refused import unpack_refused
 from kafka_timers.core.versions import Answer, KnownFromError, Original
-from kafka_timers.core.wire import FORMAT, Condition, Copy, Forwarded, Future, Reply, Sealed
+from kafka_timers.core.wire import Condition, Copy, Forwarded, Future, Reply, Sealed
 
 START_S = 10
 MAX_CLOCK_SKEW_S = 2.0
@@ -51,7 +51,7 @@ MEMORY_S, STALE_S = 12, 3
 _CHECKED = frozenset((Reply.CANCELLED, Reply.MOVED, Reply.ACCEPTED, Reply.IGNORED))
 _ALL = 1 << 60
 TROUBLES = ("crash", "assign", "zombie") * 2 + (
-    *("late cancel", "mid-second", "resume", "land", "backup", "compact", "retention", "formats"),
+    *("late cancel", "mid-second", "resume", "land", "backup", "compact", "retention"),
 )
 
 
@@ -135,7 +135,7 @@ class Owner:
         self.epoch, self.is_up, self.end, self.target_ms = log.epoch, True, log.stable, 0
         self.limit_ms = 0
         self._held.clear()
-        self.partition = now = walk.partition_class(0, walk.terms.horizon_s, walk.format)
+        self.partition = now = walk.partition_class(0, walk.terms.horizon_s)
         local, (read_from, self._read_from) = self.disk.head, (self._read_from, None)
         if local is not None:
             # How far a scan has come is left to the seals.
@@ -212,8 +212,7 @@ class Owner:
             raise next(iter(accepted.faults.values()))
         held = records[accepted.count :]
         kept_to = held[0].offset if held else position
-        read, more = self.partition.read, {"has_callbacks": accepted.has_callbacks}
-        changes = read(kept_to, accepted.rows, accepted.offsets, accepted.decided, **more)
+        changes = self.partition.read(kept_to, accepted.rows, accepted.offsets, accepted.decided)
         self.write(changes)
         if held:
             self._held.append((held, position))
@@ -277,12 +276,12 @@ class Owner:
         if not walk.hits(walk.impatient):
             self.read()
         end_ms = self.limit_ms
-        if now.format > 2 and walk.hits(walk.instants):
+        if walk.hits(walk.instants):
             # However bad the owner's clock is.
             end_ms = walk.between(max(instant_ms, now.sealed_ms) + 1, self.limit_ms)
         due = next(self.disk.rows(*_range_of(now, end_ms)), None)
         quiet_s = (end_ms - now.sealed_ms) // 1000
-        has_to = now.scan or now.has_to_tell or due or quiet_s >= walk.seal_every_s
+        has_to = now.scan or due or quiet_s >= walk.seal_every_s
         if not (self.is_up and has_to):
             return
         self.target_ms = end_ms
@@ -354,7 +353,7 @@ class Owner:
         seal.partitions = 1
         waiting = self._waiting() - len(contents.offsets)
         if seal.pending != waiting:
-            raise PromiseError(f"P8: seal {seal.last} says that {seal.pending} wait, and {waiting} do")
+            raise PromiseError(f"P8: seal before {seal.end_ms} says that {seal.pending} wait, and {waiting} do")
         has_rows = bool(contents.offsets or cancelled or superseded)
         return Slice(contents, seal, drop_before if has_rows else None, callbacks)
 
@@ -373,14 +372,14 @@ class Owner:
             self._check_epoch()
         dice = walk.rng.random()
         if dice < walk.commit_lost:
-            self.down(f"has lost its transaction for {ready.seal.last}")
+            self.down(f"has lost its transaction for {ready.seal.end_ms}")
         elif dice < walk.commit_lost + walk.commit_in_doubt:
             log.in_doubt = ready
-            self.down(f"does not know what became of its transaction for {ready.seal.last}")
+            self.down(f"does not know what became of its transaction for {ready.seal.end_ms}")
         else:
             walk.publish(ready)
             if dice > 1 - walk.commit_unanswered:
-                self.down(f"has not heard that it has sealed {ready.seal.last}")
+                self.down(f"has not heard that it has sealed {ready.seal.end_ms}")
 
     def _check_epoch(self) -> None:
         if self.walk.is_fenced and self.epoch != self.log.epoch and "fencing" not in self.walk.off:
@@ -417,7 +416,7 @@ class Lake:
             if not wish.timer_id or wish.is_refused or wish.original:
                 continue
             before = last.get(wish.timer_id)
-            if before is not None and wishes[before].is_in_time(wish, counts_millis=walk.counts_millis(at)):
+            if before is not None and wishes[before].is_in_time(wish):
                 withdrawn.add(before)
             if not wish.is_cancel:
                 last[wish.timer_id] = at
@@ -493,7 +492,6 @@ class Walk:
         self.owners = [Owner(self, name) for name in "ABC"]
         self.owner = self.owners[0]  # the owner to which the group has given the partition
         self.unsendable: set[int] = set()
-        self.format = FORMAT
         self.instants, self.far_s = 0.0, 25
         self.slice_rows = 1000
         self.seal_every_s = 0
@@ -606,14 +604,6 @@ class Walk:
         is_moody = "verdict from the log" in self.off and record.offset % 3 == 0
         return replace(record, key=b"soon") if is_moody and self.log.now_ms // 2000 % 2 else record
 
-    def counts_millis(self, offset: int) -> bool:
-        """Tell whether a record at *offset* is judged by milliseconds, as far as seals tell."""
-        told = [seal.millis_from for seal in self.log.seals if seal.HasField("millis_from")]
-        if not self.log.seals:
-            # As it will be.
-            return self.format > 2
-        return bool(told) and offset >= told[-1]
-
     def value_of(self, offset: int) -> bytes | None:
         record = self.log.records[offset]
         return record and record.value
@@ -672,9 +662,7 @@ class Walk:
         self.named = rng.choice((0.0, 0.7, 0.9) if has_lake else (0.0, 0.5, 0.9))
         if self.is_fenced and not has_lake:
             self.conditional = rng.choice((0.0, 0.5))
-        self.format = rng.choice((1, 2, 3, 4, 4))
-        # The lake does not know the requests refused because a worker was of an earlier version.
-        self.shaped = 0.0 if has_lake and self.format < FORMAT else rng.choice((0.0, 0.3))
+        self.shaped = rng.choice((0.0, 0.3))
         if self.is_fenced and not has_lake:
             self.forwarded = self.ways.choice((0.0, 0.5))
         self.instants = rng.choice((0.0, 0.5, 0.9))
@@ -842,8 +830,6 @@ class Walk:
                 each.is_paused = False
         elif kind == "land":
             self.land()
-        elif kind == "formats":
-            self.change_format()
         elif kind == "backup":
             one = rng.choice(self.owners)
             one.backup = copy_of(one.disk)
@@ -857,26 +843,6 @@ class Walk:
                 log.start = max(log.start, to)
         elif kind == "compact":
             self.compact()
-
-    def change_format(self) -> None:
-        """Have the group upgraded, or the version before brought back; owners keep the format that they know."""
-        if self.terms.horizon_s and self.shaped:
-            return
-        formats = (1, 2, 3, 4)
-        if self.conditional:
-            # There is no way back from conditions. Where nothing was ever sealed, they are judged from the beginning,
-            # the answers that an owner of format 1 may have given before its first tick.
-            formats = formats[1:] if self.format == 1 else formats[2:]
-        format = self.rng.choice([each for each in formats if each != self.format] or [self.format])
-        # The same is true of milliseconds and of callbacks in their own field, whichever way.
-        is_gradual = self.conditional or max(format, self.format) > 2
-        if is_gradual and (format == self.format or not self.log.seals):
-            return
-        if self.conditional or format > 2:
-            for each in self.owners:
-                each.down("is upgraded")
-        self.format = format
-        self.say(f"all know format {self.format}")
 
     def another(self) -> Owner:
         return self.rng.choice([owner for owner in self.owners if owner is not self.owner])
@@ -923,7 +889,7 @@ class Walk:
             self.at(second)
             self.tick(second)
             self.settle_down(self.owner)
-        if max(seal.last for seal in log.seals) < last + 2:
+        if max(seal.end_ms for seal in log.seals) <= (last + 2) * 1000:
             raise PromiseError(f"P9: {last + 2} is not sealed")
         self.check()
 

@@ -19,7 +19,7 @@ from kafka_timers.core.callbacks import Shown
 from kafka_timers.core.outcomes import Outcome
 from kafka_timers.core.rejected import Rejected
 from kafka_timers.core.text import bytes_in, fraction_of
-from kafka_timers.core.wire import EXPIRY_HEADER, MILLIS_HEADER, SECOND_LIMIT
+from kafka_timers.core.wire import EXPIRY_HEADER, MILLIS_HEADER, SECOND_LIMIT, last_second_of
 from kafka_timers.operate.capacity import Need
 from kafka_timers.operate.find import Found
 from kafka_timers.operate.health import PartitionStatus, Planners, Refused, ServiceStatus
@@ -86,7 +86,7 @@ def answer_line(timer_id: str, answer: Answer) -> str:
 
 def found_line(timer_id: str, found: Found) -> str:
     """Return a line with the number and place of the records that `find` found of *timer_id*."""
-    sealed = f"sealed up to {moment_text(found.seal.last * 1000)}" if found.seal else "nothing is sealed"
+    sealed = f"sealed up to {moment_text(last_second_of(found.seal) * 1000)}" if found.seal else "nothing is sealed"
     return (
         f"{len(found.outcomes)} records of {_name(timer_id)} in partition {found.partition} from offset "
         f"{found.start} to {found.end}; {sealed}"

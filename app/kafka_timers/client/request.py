@@ -153,21 +153,19 @@ class Answer:
 
     Attributes:
         outcome: the result for the timer that the call was about.
-        due_ms: UNIX millisecond of the earlier timer of this id; None if none is known. A worker of an earlier version
-            tells only its second.
+        due_ms: UNIX millisecond of the earlier timer of this id; None if none is known.
         request: partition:offset of that timer's request, as in the header `timer-request` of its callback; None if
             none is known.
         asked: partition:offset of the call's own record. If a move or a create stands, this is the request of the new
             timer.
-        waits: with `IGNORED`: whether that earlier timer waits, so that you could still move or cancel it; None if a
-            worker of an earlier version has answered, which does not tell.
+        waits: with `IGNORED`: whether that earlier timer waits, so that you could still move or cancel it.
     """
 
     outcome: Outcome
     due_ms: int | None
     request: str | None
     asked: str
-    waits: bool | None = False
+    waits: bool = False
 
     @property
     def second(self) -> int | None:
@@ -184,8 +182,7 @@ class Answer:
         """
         outcome = Outcome(Reply.Outcome.Name(reply.outcome))
         due_ms = reply.second * 1000 + reply.millis if reply.second else None
-        is_told = outcome is not Outcome.IGNORED or not reply.request or reply.HasField("waits")
-        return cls(outcome, due_ms, reply.request or None, reply.asked, reply.waits if is_told else None)
+        return cls(outcome, due_ms, reply.request or None, reply.asked, reply.waits)
 
 
 @dataclass(frozen=True, slots=True)

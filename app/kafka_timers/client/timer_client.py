@@ -39,7 +39,7 @@ from kafka_timers.core.callbacks import Shown
 from kafka_timers.core.moments import moment_after, moment_at, moment_of
 from kafka_timers.core.routing import partition_of
 from kafka_timers.core.wire import ASKED_BY_HEADER, Future, Topics
-from kafka_timers.errors import AnswerError, RequestError
+from kafka_timers.errors import RequestError
 
 if TYPE_CHECKING:
     from kafka_timers.client.schedules import Schedules
@@ -219,9 +219,7 @@ class TimerClient:
             WhenError: *when* is not a point in time that a timer can have.
             RequestError: a request cannot carry another argument; or as in `cancel`.
             PublishError: the broker did not accept the request; after a time limit it still may.
-            AnswerError: the request was accepted, but no answer came. Repeat the call to get one. If it fails again,
-                the group may still have a worker of an earlier version: then `timer-rejected` has the request, with the
-                reason `condition-unsupported`.
+            AnswerError: the request was accepted, but no answer came. Repeat the call to get one.
             BrokerError: the reply topic cannot be read.
             TopicsError: the reply topic does not exist.
         """
@@ -331,7 +329,7 @@ class TimerClient:
         Raises:
             RequestError: as in `cancel`; or the request does not lie on `timer-request` any more.
             PublishError: the broker did not accept the question.
-            AnswerError: no answer came, or it came from a worker of an earlier version, which does not tell.
+            AnswerError: no answer came.
             BrokerError: the reply topic or `timer-request` cannot be read. This client may lack the permission.
             TopicsError: the reply topic does not exist.
         """
@@ -403,17 +401,10 @@ class TimerClient:
         Return the service's knowledge of *timer_id*, without a change.
 
         Raises:
-            AnswerError: as in `ask`; or the worker that answered does not tell whether the timer waits.
+            AnswerError: as in `ask`.
         """
         home = partition_of(timer_id, self._channel.partitions)
-        known = await self.ask(question_of(timer_id, home), None, timeout_s)
-        if known.waits is None:
-            raise AnswerError(
-                f"the answer does not say whether request {known.request} of {timer_id!r} waits, since a worker of an "
-                "earlier version has answered: upgrade all workers of the group; nothing has changed",
-                asked=known.asked,
-            )
-        return known
+        return await self.ask(question_of(timer_id, home), None, timeout_s)
 
     async def _move_in_time(self, timer_id: str, due_ms: int, request: str | None, timeout_s: float) -> Answer:
         """Replace the pending timer, or only that of *request*, by itself at *due_ms*."""

@@ -15,7 +15,6 @@ The rules of the service: the meaning of records. Pure: no Kafka, no store, no c
     reconcile      brings an old store in line with the seals
     versions       the last request of a timer id, and its state
     decisions      how the records of one timer id affect each other, and their answers
-    judging        the offset from which owners apply rules that earlier versions do not know
     ignored        how long seals name requests whose condition did not hold
     refused        why a request is refused, and its row
     verdicts       the timer that a record on `timer-request` asks for, or the reason to refuse it

@@ -1,6 +1,9 @@
 """
 Accept records of `timer-request` into a partition: the rows to keep of them, and what they do to earlier ones.
 
+Three passes, each over all records: *judge* each of them by itself, *decide* what those of a timer id do to each other,
+and *place* what is left under its key. Only the second one looks at earlier records, and only the third one keeps any.
+
 A refused request is kept like any other until the next tick takes it to `timer-rejected`, in the same transaction as
 that second's callbacks. So it gets there exactly once, despite any crash. A record with a timer id of another partition
 is kept in the same way, and sent on to that partition.
@@ -11,6 +14,7 @@ as unreadable.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -21,9 +25,11 @@ from kafka_timers.core.decisions import decide
 from kafka_timers.core.keys import REFUSED_MS, Copied, batch_key, is_late, row_key
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.refused import Reason, pack_forwarded, pack_refused
-from kafka_timers.core.verdicts import dues_of, judged, judged_at_home, screened, timer_record
-from kafka_timers.core.versions import Decided, Dropped, KnownFromError, TimerRecord, Version
-from kafka_timers.core.wire import Record, is_far, is_framed, unframed
+from kafka_timers.core.verdicts import Ask, Cancel, Screened, SendOn, Verdict, dues_of, judged, screened, timer_record
+from kafka_timers.core.versions import Decided, KnownFromError, TimerRecord, Version
+from kafka_timers.core.wire import Future, Record, is_far, unframed
+
+__all__ = ["IN_TIME", "LATE", "Accepted", "Lookup", "accept"]
 
 # Dispositions of a copy of a far request that is not dropped.
 IN_TIME, LATE = "in time", "late"
@@ -35,10 +41,10 @@ Lookup = Callable[[Sequence[bytes]], Iterable[Version | None]]
 @dataclass(slots=True)
 class Accepted:
     """
-    The result of judging some records.
+    The result of accepting some records.
 
     Attributes:
-        count: number of records that were judged; the next one cannot be judged yet.
+        count: number of records that were accepted; the next one cannot be decided yet.
         rows: rows to keep, one for each record or each batch of them.
         offsets: offsets under which all kept records count as pending, ascending.
         refused: number of refused requests, by reason.
@@ -46,12 +52,9 @@ class Accepted:
         cancels: offsets of the cancels.
         copies: number of copies of far requests, by disposition: `IN_TIME`, `LATE` or `Dropped`.
         copies_lead_s: seconds from append to due, summed over the copies that are kept.
-        topics: callback topics of the other records.
+        topics: callback topics of the kept requests.
         decided: decisions about timer ids and copies.
         faults: records on which this code has failed, and the exceptions.
-        has_callbacks: whether any accepted record has a `callBackRecord`, the framing of a schema registry, or is or
-            was sent on to the partition of its timer id.
-        undecided_at: offset of the first record that cannot be judged yet, for another reason than its id.
     """
 
     count: int
@@ -65,8 +68,6 @@ class Accepted:
     topics: set[str] = field(default_factory=set)
     decided: Decided = field(default_factory=Decided)
     faults: dict[int, Exception] = field(default_factory=dict)
-    has_callbacks: bool = False
-    undecided_at: int | None = None
 
 
 def accept(records: Sequence[Record], partition: Partition, partitions: int, lookup: Lookup) -> Accepted:
@@ -86,237 +87,259 @@ def accept(records: Sequence[Record], partition: Partition, partitions: int, loo
         KnownFromError: the decisions need earlier records than have been read.
         Exception: any exception of *lookup*.
     """
+    usual = _usual(records, partition, partitions)
+    if usual is not None:
+        known = _known(usual.named, lookup)
+        # If this fails, one of them is to blame, and the way below finds it.
+        with suppress(Exception):
+            decided = decide(usual.named, known, partition)
+            if decided.undecided_at is None:
+                return _place_at_once(usual, decided)
     faults: dict[int, Exception] = {}
+    judgements = [_judge(record, partition, partitions, faults) for record in records]
+    decided = _decide([each.named for each in judgements if each.named], partition, lookup, faults)
+    end = decided.undecided_at
+    if end is not None:
+        judgements = [each for each in judgements if each.record.offset < end]
+    return _place(judgements, decided, partition, faults)
+
+
+def _known(named: Iterable[TimerRecord], lookup: Lookup) -> dict[bytes, Version | None]:
+    names = list({name: None for record in named for name in record.names})
+    return dict(zip(names, lookup(names), strict=True)) if names else {}
+
+
+# --- judge -----------------------------------------------------------------------------------------------------------
+
+
+class _Judgement(NamedTuple):
+    """
+    A record that was judged by itself.
+
+    Attributes:
+        record: the record.
+        verdict: what it asks for, or why it is refused.
+        named: the record for the decisions, if it has a timer id or is a copy.
+        topic: topic of its callback.
+        is_far: whether it is a request that is left to the lake.
+        key: key of a request that is kept; None if it is done.
+    """
+
+    record: Record
+    verdict: Verdict
+    named: TimerRecord | None = None
+    topic: str = ""
+    is_far: bool = False
+    key: bytes | None = None
+
+
+def _judge(record: Record, partition: Partition, partitions: int, faults: dict[int, Exception]) -> _Judgement:
+    try:
+        verdict = judged(record, partition.number, partitions)
+        named = None
+        if isinstance(verdict, Cancel):
+            return _Judgement(record, verdict, timer_record(verdict.future, None, record, partition.number))
+        if not isinstance(verdict, Ask):
+            return _Judgement(record, verdict)
+        due_ms, future = verdict
+        is_copy = future.HasField("copy")
+        is_left = not is_copy and is_far(due_ms // 1000, record.timestamp // 1000, partition.horizon_s)
+        # A copy that is done may be followed by another copy of the same original.
+        if future.timerId or is_copy:
+            named = timer_record(future, due_ms, record, partition.number, far=is_left)
+        key = None if is_left else partition.place(due_ms, *_name_of(record, future))
+        return _Judgement(record, verdict, named, Shown.of(future).topic, is_left, key)
+    except Exception as error:
+        faults[record.offset] = error
+        return _Judgement(record, Reason.UNREADABLE)
+
+
+def _name_of(record: Record, future: Future) -> tuple[int, Copied | None]:
+    """Return the offset that names a request, and what its key tells of a copy."""
+    if not future.HasField("copy"):
+        return record.offset, None
+    return future.copy.offset, Copied(record.offset, future.copy.decidedOffset)
+
+
+# --- decide ----------------------------------------------------------------------------------------------------------
+
+
+def _decide(
+    named: Sequence[TimerRecord], partition: Partition, lookup: Lookup, faults: dict[int, Exception]
+) -> Decided:
+    """Decide on the *named* records without those on which deciding fails, which are added to *faults*."""
+    known = _known(named, lookup)
     while True:
-        kept = (None if faults else _usual(records, partition, partitions)) or _one_by_one(
-            records, partition, partitions, faults
-        )
-        if not kept.named:
-            break
-        names = list({name: None for each in kept.named for name in each.names})
-        known = dict(zip(names, lookup(names), strict=True))
         try:
-            kept.out.decided = decide(kept.named, dict(known), partition)
-            break
+            return decide(named, dict(known), partition)
         except KnownFromError:
             raise
         except Exception:
-            # A record may pass when judged alone. Then its neighbours are to blame, and one of those fails.
-            faults |= _faults_among(kept.named, known, partition)
-    out = kept.out
-    undecided_at = min([at for at in (out.undecided_at, out.decided.undecided_at) if at is not None], default=None)
-    if undecided_at is not None:
-        sure = [record for record in records if record.offset < undecided_at]
-        return accept(sure, partition, partitions, lookup)
-    _add_doubtful(out, kept.doubtful)
-    out.faults = faults
-    return out
+            offset, faults[offset] = _culprit(named, known, partition)
+            named = [record for record in named if record.offset != offset]
 
 
-# Requests that may be dropped, by offset: the row, the offset under which it counts as pending, and for copies the
-# seconds from append to due.
-_Doubtful = dict[int, tuple[Row, int, int | None]]
-
-
-class _Kept(NamedTuple):
-    out: Accepted
-    named: list[TimerRecord]
-    doubtful: _Doubtful
-
-
-def _add_doubtful(out: Accepted, doubtful: _Doubtful) -> None:
-    """Add those of the *doubtful* requests to *out* that the decisions have left."""
-    if not doubtful:
-        return
-    decided = out.decided
-    out.copies.update(decided.dropped.values())
-    left = [each for at, each in doubtful.items() if at not in decided.dropped and at not in decided.ignored]
-    copies = [(row, lead_s) for row, _, lead_s in left if lead_s is not None]
-    out.copies.update(LATE if is_late(key) else IN_TIME for (key, _), _ in copies)
-    out.copies_lead_s = sum([max(lead_s, 0) for _, lead_s in copies])
-    out.rows += [row for row, _, _ in left]
-    out.offsets = sorted(out.offsets + [counted for _, counted, _ in left])
-
-
-def _faults_among(
+def _culprit(
     named: Iterable[TimerRecord], known: Mapping[bytes, Version | None], partition: Partition
-) -> dict[int, Exception]:
-    """Return the first of *named* on which deciding fails, with its exception."""
+) -> tuple[int, Exception]:
+    """Return the offset of the first of *named* on which deciding fails, and the exception."""
     now = dict(known)
-    for each in named:
+    for record in named:
         try:
-            if decide([each], now, partition).undecided_at is not None:
-                break
+            decide([record], now, partition)
         except Exception as error:
-            return {each.offset: error}
+            return record.offset, error
     raise AssertionError("records can be decided on one by one, and not together")
 
 
-def _one_by_one(
-    records: Sequence[Record], partition: Partition, partitions: int, faults: dict[int, Exception]
-) -> _Kept:
-    kept = _Kept(Accepted(len(records)), [], {})
-    for record in records:
-        if record.offset not in faults:
-            try:
-                _take(record, partition, partitions, kept)
-                if kept.out.undecided_at is not None:
-                    break
-                continue
-            except Exception as error:
-                faults[record.offset] = error
-        _refuse(Reason.UNREADABLE, record, partition, kept.out)
-    return kept
+# --- place -----------------------------------------------------------------------------------------------------------
 
 
-def _take(record: Record, partition: Partition, partitions: int, kept: _Kept) -> None:
-    out, number, offset = kept.out, partition.number, record.offset
-    due_ms, future = judged(record, number, partitions)
-    is_foreign = future is Reason.ID_IN_FOREIGN_PARTITION and not partition.refuses_callback(offset)
-    if is_foreign:
-        due_ms, future = judged_at_home(record, partitions)
-    elif not isinstance(future, Reason) and future.condition and partition.refuses_condition(offset):
-        future = Reason.CONDITION_UNSUPPORTED
-    # Support for all of these came with the same version.
-    if not isinstance(future, Reason) and (
-        is_foreign or is_framed(record.value) or any(map(future.HasField, ("callBackRecord", "forwarded")))
-    ):
-        if partition.waits_to_take:
-            out.undecided_at = offset
-            return
-        if future.HasField("copy"):
-            if partition.refuses_callback(future.copy.offset):
-                out.copies[Dropped.REFUSED] += 1
-                return
-            out.has_callbacks = True
-        elif partition.refuses_callback(offset):
-            future = Reason.CALLBACK_UNSUPPORTED
+def _place(
+    judgements: Sequence[_Judgement], decided: Decided, partition: Partition, faults: Mapping[int, Exception]
+) -> Accepted:
+    out = Accepted(len(judgements), decided=decided)
+    out.copies.update(decided.dropped.values())
+    for each in judgements:
+        record, verdict = each.record, each.verdict
+        if record.offset in faults:
+            out.faults[record.offset], verdict = faults[record.offset], Reason.UNREADABLE
+        if isinstance(verdict, Cancel):
+            out.cancels.add(record.offset)
+        elif isinstance(verdict, Ask) and each.is_far:
+            out.far.add(record.offset)
+        elif isinstance(verdict, Ask):
+            _place_request(each, verdict, out)
         else:
-            out.has_callbacks = True
-    if is_foreign and not isinstance(future, Reason):
-        _forward(record, partition, out)
+            _place_apart(record, verdict, partition, out)
+    # A copy counts as pending under an offset far below its own.
+    out.offsets.sort()
+    return out
+
+
+def _place_request(judgement: _Judgement, asked: Ask, out: Accepted) -> None:
+    record, key, (due_ms, future) = judgement.record, judgement.key, asked
+    _, copied = _name_of(record, future)
+    if key is None or record.offset in out.decided.dropped or record.offset in out.decided.ignored:
         return
-    if isinstance(future, Reason):
-        _refuse(future, record, partition, out)
+    if copied:
+        out.copies[LATE if is_late(key) else IN_TIME] += 1
+        out.copies_lead_s += max(due_ms // 1000 - record.timestamp // 1000, 0)
+    out.topics.add(judgement.topic)
+    out.rows.append((key, unframed(record.value or b"")))
+    out.offsets.append(copied.decided if copied else record.offset)
+
+
+def _place_apart(record: Record, verdict: SendOn | Reason, partition: Partition, out: Accepted) -> None:
+    """Keep a record that is refused, or sent on, until the next tick takes it away."""
+    key = partition.place(REFUSED_MS, record.offset)
+    if key is None:
         return
-    appended_s = record.timestamp // 1000
-    if due_ms is None:
-        kept.named.append(timer_record(future, due_ms, record, number))
-        out.cancels.add(offset)
-        return
-    if future.HasField("copy"):
-        copied = Copied(offset, future.copy.decidedOffset)
-        key, counted, lead_s = partition.place(due_ms, future.copy.offset, copied), copied.decided, due_ms // 1000
-        lead_s -= appended_s
-    elif is_far(due_ms // 1000, appended_s, partition.horizon_s):
-        if future.timerId:
-            kept.named.append(timer_record(future, due_ms, record, number, far=True))
-        out.far.add(offset)
-        return
+    if isinstance(verdict, Reason):
+        out.refused[verdict] += 1
+        row = pack_refused(verdict, record)
     else:
-        key, counted, lead_s = partition.place(due_ms, offset), offset, None
-    if future.timerId or lead_s is not None:
-        # A copy that is done may be followed by another copy of the same original.
-        kept.named.append(timer_record(future, due_ms, record, number))
-    if key is not None:
-        out.topics.add(Shown.of(future).topic)
-        row = (key, unframed(record.value or b""))
-        if lead_s is not None or future.condition or future.HasField("forwarded"):
-            kept.doubtful[offset] = row, counted, lead_s
-        else:
-            out.rows.append(row)
-            out.offsets.append(counted)
+        row = pack_forwarded(partition.number, record)
+    out.rows.append((key, row))
+    out.offsets.append(record.offset)
 
 
-def _forward(record: Record, partition: Partition, out: Accepted) -> None:
-    """Keep *record* like a refused one, until it is sent on."""
-    key = partition.place(REFUSED_MS, record.offset)
-    if key is not None:
-        out.rows.append((key, pack_forwarded(partition.number, record)))
-        out.offsets.append(record.offset)
+# --- all of it at once, if nothing is unusual: many times faster ------------------------------------------------------
 
 
-def _refuse(reason: Reason, record: Record, partition: Partition, out: Accepted) -> None:
-    key = partition.place(REFUSED_MS, record.offset)
-    if key is not None:
-        out.refused[reason] += 1
-        out.rows.append((key, pack_refused(reason, record)))
-        out.offsets.append(record.offset)
+class _Usual(NamedTuple):
+    """
+    Records of which none can be refused, late or dropped.
+
+    Attributes:
+        records: all of them.
+        due: due in UNIX milliseconds of the requests that stay here, by key.
+        passed: their Futures.
+        requests: the requests that stay here; the others are cancels, or left to the lake.
+        cancels: offsets of the cancels.
+        far: offsets of the requests that are left to the lake.
+        named: those with a timer id, for the decisions.
+    """
+
+    records: Sequence[Record]
+    due: Mapping[bytes | None, int]
+    passed: Screened
+    requests: Sequence[Record]
+    cancels: set[int]
+    far: set[int]
+    named: Sequence[TimerRecord]
 
 
-def _usual(records: Sequence[Record], partition: Partition, partitions: int) -> _Kept | None:
-    """Return the result of `_one_by_one` if nothing in *records* is unusual, else None: many times faster."""
+def _usual(records: Sequence[Record], partition: Partition, partitions: int) -> _Usual | None:
+    """Judge *records* together; None if one of them is unusual."""
     try:
-        return _at_once(records, partition, partitions)
+        passed = screened([record.value or b"" for record in records], partition.number, partitions)
+        if passed is None:
+            return None
+        requests, cancels = records, set[int]()
+        if passed.extras.HasField("cancel"):
+            pairs = list(zip(records, passed.futures, strict=True))
+            requests = [record for record, future in pairs if not future.cancel]
+            cancels = {record.offset for record, future in pairs if future.cancel}
+        # Many requests of a fetch are due in the same seconds.
+        due = dues_of({record.key for record in requests})
+        # A request that is due before a scanned moment may be done or late.
+        if due is None or min(due.values(), default=partition.scanned_ms) < partition.scanned_ms:
+            return None
+        far = _far_among(requests, due, partition.horizon_s)
+        named = []
+        for record, future, timer_id in zip(records, passed.futures, passed.ids, strict=True) if passed.ids else ():
+            if timer_id:
+                due_ms = None if future.cancel else due[record.key]
+                topic, is_left = future.replyTopic.encode(), record.offset in far
+                named.append(TimerRecord(timer_id, due_ms, record.offset, record.timestamp, topic, is_left))
+        if far:
+            requests = [record for record in requests if record.offset not in far]
+            due = {record.key: due[record.key] for record in requests}
+        return _Usual(records, due, passed, requests, cancels, far, named)
     except Exception:
-        # One of them is to blame, and `_one_by_one` finds it.
+        # One of them is to blame, and `_judge` finds it.
         return None
 
 
-def _at_once(records: Sequence[Record], partition: Partition, partitions: int) -> _Kept | None:
-    values = [record.value or b"" for record in records]
-    passed = screened(values, partition.number, partitions)
-    if passed is None:
-        return None
-    futures, framed, extras, topics, ids = passed
-    has_callbacks = extras.HasField("callBackRecord")
-    if has_callbacks and (partition.callbacks_from is None or records[0].offset < partition.callbacks_from):
-        return None
-    requests, cancels = records, set[int]()
-    if extras.HasField("cancel"):
-        requests = [record for record, future in zip(records, futures, strict=True) if not future.cancel]
-        cancels = {record.offset for record, future in zip(records, futures, strict=True) if future.cancel}
-    # Many requests of a fetch are due in the same seconds.
-    due = dues_of({record.key for record in requests})
-    # A request that is due before a scanned moment may be done or late.
-    if due is None or min(due.values(), default=partition.scanned_ms) < partition.scanned_ms:
-        return None
-    far = _far_among(requests, due, partition.horizon_s)
-    named = []
-    for record, future, timer_id in zip(records, futures, ids, strict=True) if ids else ():
-        if timer_id:
-            due_ms = None if future.cancel else due[record.key]
-            reply_topic = future.replyTopic.encode()
-            is_left = record.offset in far
-            named.append(TimerRecord(timer_id, due_ms, record.offset, record.timestamp, reply_topic, is_left))
-    if far:
-        requests = [record for record in requests if record.offset not in far]
-        due = {record.key: due[record.key] for record in requests}
-    if len(requests) < len(records):
-        values = [record.value or b"" for record in requests]
-        framed = batches.framed(values)
-    offsets = [record.offset for record in requests]
+def _place_at_once(usual: _Usual, decided: Decided) -> Accepted:
+    requests, extras = usual.requests, usual.passed.extras
     plain, has_ids = not extras.ListFields(), extras.HasField("timerId")
+    offsets = [record.offset for record in requests]
     rows: list[Row] = []
-    if not requests:
-        topics = set()
-    elif len(due) == 1:
-        [due_ms] = due.values()
+    if len(usual.due) == 1:
+        [due_ms] = usual.due.values()
+        framed = usual.passed.framed
+        if len(requests) < len(usual.records):
+            framed = batches.framed([record.value or b"" for record in requests])
         batch = batches.pack(framed, offsets, plain=plain, named=has_ids)
         rows.append((batch_key(due_ms, offsets[-1], len(offsets)), batch))
-    else:
-        rows = _by_due(requests, values, due, plain=plain, named=has_ids)
-    accepted = Accepted(
-        len(records), rows, offsets, far=far, cancels=cancels, topics=topics, has_callbacks=has_callbacks
+    elif requests:
+        rows = _by_due(requests, usual.due, plain=plain, named=has_ids)
+    return Accepted(
+        len(usual.records),
+        rows,
+        offsets,
+        far=usual.far,
+        cancels=usual.cancels,
+        topics=usual.passed.topics if requests else set(),
+        decided=decided,
     )
-    return _Kept(accepted, named, {})
 
 
-def _by_due(
-    requests: Sequence[Record], values: Sequence[bytes], due: Mapping[bytes | None, int], *, plain: bool, named: bool
-) -> list[Row]:
+def _by_due(requests: Sequence[Record], due: Mapping[bytes | None, int], *, plain: bool, named: bool) -> list[Row]:
     """Return rows for *requests*, one row for all that are due at one moment."""
     parts: dict[int, tuple[list[bytes], list[int]]] = {due_ms: ([], []) for due_ms in due.values()}
-    for record, value in zip(requests, values, strict=True):
+    for record in requests:
         part = parts[due[record.key]]
-        part[0].append(value)
+        part[0].append(record.value or b"")
         part[1].append(record.offset)
     rows = []
-    for due_ms, (part_values, offsets) in parts.items():
+    for due_ms, (values, offsets) in parts.items():
         if len(offsets) == 1:
-            rows.append((row_key(due_ms, offsets[0]), part_values[0]))
+            rows.append((row_key(due_ms, offsets[0]), values[0]))
         else:
-            batch = batches.pack(batches.framed(part_values), offsets, plain=plain, named=named)
+            batch = batches.pack(batches.framed(values), offsets, plain=plain, named=named)
             rows.append((batch_key(due_ms, offsets[-1], len(offsets)), batch))
     return rows
 

@@ -23,7 +23,7 @@ class Scan(NamedTuple):
         end_ms: UNIX milliseconds, excluded.
         snapshot: offset up to which the request log had been read when the scan began.
         through: highest key that is done already; empty before the first slice.
-        read: sums of the records read by then; None if they were not counted, as by earlier versions.
+        read: sums of the records read by then; None if they were not counted.
     """
 
     end_ms: int
@@ -44,7 +44,6 @@ class Head:
         known_from: offset from which on the log has been read into the store, without a gap up to `position`.
         scan: the open scan, if there is one.
         done_below: the highest `restore_from` that was sealed; a store does not keep it.
-        has_callbacks: whether there was a request with a `callBackRecord`.
         read: sums of the records up to `position`, or up to a higher offset if that is known; None before a takeover.
     """
 
@@ -54,7 +53,6 @@ class Head:
     known_from: int
     scan: Scan | None
     done_below: int = 0
-    has_callbacks: bool = False
     read: ReadSums | None = None
 
     @property
@@ -94,9 +92,6 @@ class Changes:
         counts: new counts of chunks.
         ignored: offsets of requests whose condition does not hold, and their due in UNIX milliseconds.
         unignored: offsets of such requests that no longer matter.
-        conditions_from: offset from which on conditions are judged, if this step tells it; a store does not keep it.
-        millis_from: the same for milliseconds, see `Partition`.
-        callbacks_from: the same for requests with a `callBackRecord`.
     """
 
     head: Head
@@ -112,6 +107,3 @@ class Changes:
     counts: dict[int, Count] = field(default_factory=dict)
     ignored: dict[int, int] = field(default_factory=dict)
     unignored: list[int] = field(default_factory=list)
-    conditions_from: int | None = None
-    millis_from: int | None = None
-    callbacks_from: int | None = None

@@ -5,7 +5,6 @@ Pure.
 """
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -13,11 +12,6 @@ from kafka_timers.core.backlog import chunks_of
 
 # A digest is below this number.
 DIGESTS = 1 << 64
-
-
-def digest_of(offsets: Iterable[int]) -> int:
-    """Return the digest of seals in format 1: the sum of (offset + 1)^3 modulo 2^64."""
-    return sum([(number := offset + 1) * number * number for offset in offsets]) % DIGESTS
 
 
 @dataclass

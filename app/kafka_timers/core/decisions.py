@@ -11,8 +11,8 @@ request of the id before it, its version. `Partition.effect` decides whether it 
     it fires, or has fired          TOO_LATE            TOO_LATE, and it stands too
     one or the other, long ago      not answered again  not answered again, and it stands
 
-    IF_ABSENT                       none is known, its hour is over, or it is the one named and its second has
-                                    begun: ACCEPTED, else IGNORED
+    IF_ABSENT                       none is known, its hour is over, or it is the one named and it is due:
+                                    ACCEPTED, else IGNORED
     IF_PENDING                      it waits, and is the one named: as above, else IGNORED
 """
 
@@ -88,9 +88,6 @@ def _decide(record: TimerRecord, known: Known, partition: Partition, out: Decide
         _ignore(record, before, effect, partition, out)
         return True
     if record.condition:
-        if partition.waits_to_judge:
-            out.undecided_at = record.offset
-            return False
         if not _holds(record, before, effect, partition):
             _ignore(record, before, effect, partition, out)
             return True
@@ -104,7 +101,7 @@ def _decide(record: TimerRecord, known: Known, partition: Partition, out: Decide
         else:
             _withdraw(record, before, partition, out)
     elif effect is Effect.FORGOTTEN and before is not None:
-        kept = partition.unsure(before)
+        kept = before.doubted
     if record.due_ms is None and not record.condition:
         _remember_cancel(record, known, partition, out)
     _keep(record, before, kept, known, partition, out)
@@ -131,7 +128,7 @@ def _withdraw(record: TimerRecord, before: Version, partition: Partition, out: D
     out.withdrawn.append(Withdrawn(key, before.counted, record.timer_id, not is_cancel))
     # After a cancel the id is known until an hour after the second of the cancelled request, so that must be read
     # again. Held by test_an_id_that_was_cancelled_long_ago_is_known_to_an_owner_that_reads_the_log_again.
-    since_ms = before.second_ms if is_cancel and partition.format > 1 else record.appended_ms // 1000 * 1000
+    since_ms = before.second_ms if is_cancel else record.appended_ms // 1000 * 1000
     out.remember.append((before.counted, since_ms))
 
 
@@ -192,7 +189,7 @@ def _holds(record: TimerRecord, before: Version | None, effect: Effect | None, p
         if before is None or not before.due_ms:
             return True
         if before.offset == record.expected:
-            return record.appended_ms >= partition.closes_ms(before, record.offset)
+            return record.appended_ms >= before.due_ms
         return record.appended_ms >= before.second_ms + ID_MEMORY_MS
     if before is None and partition.has_replaced(record.offset, record.appended_ms):
         return True
@@ -223,8 +220,7 @@ def _remember_cancel(record: TimerRecord, known: Known, partition: Partition, ou
     they have.
     """
     appended_ms = record.appended_ms // 1000 * 1000
-    is_of_use = partition.takes_callbacks or partition.callbacks_from is not None
-    if not is_of_use or appended_ms + ID_MEMORY_MS <= _now_ms(record, partition):
+    if appended_ms + ID_MEMORY_MS <= _now_ms(record, partition):
         return
     first_ms = record.first_ms if record.first else record.appended_ms
     name, cancel = cancel_name(record.timer_id), Version(first_ms, record.offset, cancelled=True)
@@ -240,8 +236,7 @@ def _is_taken_back(record: TimerRecord, known: Known, partition: Partition) -> b
     if record.offset in partition.ignored:
         return True
     cancel = known.get(cancel_name(record.timer_id))
-    # Below `callbacks_from` some owner did not remember cancels.
-    if cancel is None or cancel.offset < (partition.callbacks_from or 0):
+    if cancel is None:
         return False
     return record.first_ms < cancel.due_ms and record.appended_ms < cancel.due_ms + ID_MEMORY_MS
 

@@ -25,9 +25,9 @@ from kafka_timers.core.keys import REFUSED_MS, parts_of
 from kafka_timers.core.memory_store import MemoryStore
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.refused import Reason
-from kafka_timers.core.verdicts import judged
+from kafka_timers.core.verdicts import Ask, Cancel, SendOn, Verdict, judged
 from kafka_timers.core.versions import Answer
-from kafka_timers.core.wire import Future, Record, Reply, Sealed, end_ms_of, future_from, is_complete, unframed
+from kafka_timers.core.wire import Future, Record, Reply, Sealed, future_from, is_complete, unframed
 from kafka_timers.errors import WireError
 
 __all__ = ["Outcome", "State", "outcomes_of", "records_of", "uncertain", "with_rejected"]
@@ -110,6 +110,12 @@ class _Kept(NamedTuple):
     timestamp: int
 
 
+def _reason_in(verdict: Verdict) -> str:
+    if isinstance(verdict, SendOn):
+        return Reason.ID_IN_FOREIGN_PARTITION
+    return verdict if isinstance(verdict, Reason) else ""
+
+
 def records_of(records: Iterable[Record], timer_id: str) -> list[Record]:
     """Return those of *records* that have *timer_id*, in their order."""
     name, found = timer_id.encode(), []
@@ -138,12 +144,12 @@ def uncertain(records: Sequence[Record], partition: int, partitions: int) -> lis
     dues: list[int] = []
     before_ms = 0
     for record in records:
-        due_ms, future = judged(record, partition, partitions)
-        if isinstance(future, Reason):
+        verdict = judged(record, partition, partitions)
+        if not isinstance(verdict, Ask | Cancel):
             continue
         if record.timestamp < before_ms:
             dues.append(before_ms)
-        before_ms = due_ms or before_ms
+        before_ms = verdict.due_ms if isinstance(verdict, Ask) else before_ms
     return dues
 
 
@@ -189,7 +195,7 @@ class _HistoricPartition(Partition):
 
     def __init__(self, number: int, last: Sealed) -> None:
         super().__init__(number, last.horizon_s)
-        self._newest_ms = end_ms_of(last) - 1000
+        self._newest_ms = last.end_ms - 1000
 
     def is_answered(self, offset: int) -> bool:
         return False
@@ -207,12 +213,6 @@ class _History:
         self._number, self._partitions = partition, partitions
         self._partition = _HistoricPartition(partition, last)
         self._partition.horizon_from = last.horizon_from
-        if last.HasField("conditions_from") or not seals:
-            self._partition.conditions_from = last.conditions_from
-        if last.HasField("millis_from") or not seals:
-            self._partition.millis_from = last.millis_from
-        if last.HasField("callbacks_from") or not seals:
-            self._partition.callbacks_from = last.callbacks_from
         self._partition.ignored = dict.fromkeys(last.ignored, 0)
         self._partition.replaced_below = 0 if whole else last.fence
         self._store = MemoryStore()
@@ -224,7 +224,7 @@ class _History:
         futures = (future_from(record.value or b"") for record in left)
         self._copied = {future.copy.offset for future in futures if future.HasField("copy")}
         for seal in self._seals:
-            if end_ms_of(seal) < self._partition.sealed_ms:
+            if seal.end_ms < self._partition.sealed_ms:
                 continue
             while left and left[0].offset < seal.fence:
                 self._read(left.pop(0))
@@ -242,13 +242,14 @@ class _History:
         asking = _Kept(record.key, framing + future.SerializeToString(), record.offset, record.timestamp)
         self._partition.horizon_s = self._horizon_s_for(record.offset, future)
         accepted = accept([asking], self._partition, self._partitions, self._store.versions)
-        due_ms, verdict = judged(asking, self._number, self._partitions)
+        verdict = judged(asking, self._number, self._partitions)
+        due_ms = verdict.due_ms if isinstance(verdict, Ask) else None
         topic, key, _ = Shown.of(future)
         text = (key or b"").decode(errors="backslashreplace")
         outcome = Outcome(
             *(record.offset, record.timestamp, due_ms, future.cancel, topic, text),
             state=self._state_of(accepted, future),
-            reason=next(iter(accepted.refused), "") or (verdict if isinstance(verdict, Reason) else ""),
+            reason=next(iter(accepted.refused), "") or _reason_in(verdict),
         )
         if future.HasField("copy"):
             self._came_back(outcome, future, accepted)
@@ -298,7 +299,7 @@ class _History:
     def _seal(self, seal: Sealed) -> None:
         partition, store = self._partition, self._store
         self._write(partition.read(max(seal.fence, partition.position)))
-        partition.begin(end_ms_of(seal))
+        partition.begin(seal.end_ms)
         start, end = partition.keys_left()
         if not is_complete(seal):
             end = seal.through + b"\0"

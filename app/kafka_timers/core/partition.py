@@ -33,25 +33,23 @@ from dataclasses import replace
 
 from kafka_timers.core.backlog import Backlog, Count, Tally, chunk_of, chunks_of
 from kafka_timers.core.changes import Changes, Head, Mark, Row, Scan
-from kafka_timers.core.contents import DIGESTS, Contents, digest_of
+from kafka_timers.core.contents import DIGESTS, Contents
 from kafka_timers.core.ignored import named_of, unnamed_of
-from kafka_timers.core.judging import Judging
 from kafka_timers.core.keys import FIRST_MS, Copied, first_key, late_key, row_key
-from kafka_timers.core.sums import VERSION, ReadSums, fired_digest_of
+from kafka_timers.core.sums import ReadSums, fired_digest_of
 from kafka_timers.core.takeover import start_of
 from kafka_timers.core.versions import Decided, Effect, Version
-from kafka_timers.core.wire import CALLBACKS_FORMAT, FORMAT, ID_MEMORY_MS, Sealed, is_complete, is_far
+from kafka_timers.core.wire import FORMAT, ID_MEMORY_MS, Sealed, is_complete, is_far
 
 
-class Partition(Judging):
+class Partition:
     """
     The state of one partition.
 
     Args:
         number: number of the partition.
         horizon_s: requests due more seconds than this after their append are left to the lake; 0 leaves none.
-        format: see `Judging`.
-        takes_callbacks: see `Judging`; by default it follows from *format*.
+        format: format of the seals that this owner writes, which every member of the group can read.
 
     Attributes:
         head: the progress of the partition.
@@ -62,11 +60,9 @@ class Partition(Judging):
         replaced_below: a request below this offset whose condition did not hold is `ignored`, or done.
     """
 
-    def __init__(
-        self, number: int, horizon_s: int = 0, format: int = FORMAT, *, takes_callbacks: bool | None = None
-    ) -> None:
-        super().__init__(format, format >= CALLBACKS_FORMAT if takes_callbacks is None else takes_callbacks)
+    def __init__(self, number: int, horizon_s: int = 0, format: int = FORMAT) -> None:
         self.number = number
+        self.format = format
         self.horizon_s = horizon_s
         self.head = Head(position=0, sealed_ms=FIRST_MS, snapshot=0, known_from=0, scan=None)
         self.backlog = Backlog()
@@ -96,7 +92,6 @@ class Partition(Judging):
         self.ignored.update(changes.ignored)
         for offset in changes.unignored:
             self.ignored.pop(offset, None)
-        self.judge_from(changes.conditions_from, changes.millis_from, changes.callbacks_from)
 
     # --- acquiring it ------------------------------------------------------------------------------------------------
 
@@ -122,19 +117,9 @@ class Partition(Judging):
         Raises:
             NewerFormatError: a later version has written one of the seals.
         """
-        start = start_of(
-            seals,
-            local,
-            horizon_s=self.horizon_s,
-            format=self.format,
-            takes_callbacks=self.takes_callbacks,
-            log_start=log_start,
-            read_from=read_from,
-        )
+        start = start_of(seals, local, horizon_s=self.horizon_s, log_start=log_start, read_from=read_from)
         self.head = start.head
         self.horizon_from = start.horizon_from
-        self.conditions_from, self.millis_from = start.conditions_from, start.millis_from
-        self.callbacks_from = start.callbacks_from
         self.ignored = dict.fromkeys(start.ignored, 0)
         self.replaced_below = start.head.must_read_to
         return start.keeps_store
@@ -205,8 +190,8 @@ class Partition(Judging):
             by: offset of the record, a cancel or a request.
             appended_ms: UNIX milliseconds at which the broker appended the record.
         """
-        if appended_ms >= self.closes_ms(before, by):
-            return Effect.UNDECIDED if self.may_be_in_time(appended_ms, before.due_ms) else Effect.TOO_LATE
+        if appended_ms >= before.due_ms:
+            return Effect.TOO_LATE
         if before.far:
             return Effect.WITHDRAWS
         if self.is_done(before):
@@ -218,21 +203,6 @@ class Partition(Judging):
             # next owner may have read the record when it begins a scan of its own.
             return Effect.TOO_LATE if scan.through else Effect.UNDECIDED
         return Effect.WITHDRAWS
-
-    def closes_ms(self, before: Version, by: int) -> int:
-        """Return the UNIX millisecond from which on the record at offset *by* is too late for the request *before*."""
-        counts_millis = self.millis_from is not None and by >= self.millis_from
-        return before.due_ms if counts_millis else before.second_ms
-
-    def unsure(self, version: Version) -> Version | None:
-        """
-        Return the version to keep for a request that is done, when nobody can tell whether it was withdrawn.
-
-        A request on condition that there is none must hear that there was one. An owner of format 1 never gets that
-        condition, and an earlier version would take the request for cancelled. Held by
-        test_an_id_whose_outcome_is_unknown_is_not_absent.
-        """
-        return version._replace(cancelled=True, unsure=True) if self.format > 1 else None
 
     def holds_original(self, due_ms: int, offset: int, appended_s: int) -> bool:
         """
@@ -277,7 +247,6 @@ class Partition(Judging):
         offsets: Sequence[int] = (),
         decided: Decided | None = None,
         *,
-        has_callbacks: bool = False,
         read: ReadSums | None = None,
     ) -> Changes:
         """
@@ -288,17 +257,11 @@ class Partition(Judging):
             rows: rows to keep of the new records.
             offsets: offsets under which these count as pending, ascending.
             decided: the other decisions about the records.
-            has_callbacks: whether any of the rows is a request with a `callBackRecord`.
             read: sums of the records read by then, if they were counted.
         """
         tally = self.tally()
         tally.add(chunks_of(offsets, ascending=True))
-        head = replace(
-            self.head,
-            position=position,
-            has_callbacks=self.head.has_callbacks or has_callbacks,
-            read=self.head.read if read is None else read,
-        )
+        head = replace(self.head, position=position, read=self.head.read if read is None else read)
         changes = Changes(head, rows=list(rows), counts=tally.counts)
         if decided is not None:
             tally.remove(chunks_of([each.counted for each in decided.withdrawn]))
@@ -374,9 +337,9 @@ class Partition(Judging):
         after = self._tally_without(contents)
         seal = Sealed(
             partition=self.number,
-            # Seconds that are covered at least in part, both included.
-            first=self.sealed_ms // 1000,
-            last=(scan.end_ms - 1) // 1000,
+            format=self.format,
+            first_ms=self.sealed_ms,
+            end_ms=scan.end_ms,
             due=len(offsets),
             fired=len(offsets) - len(rejected),
             rejected=len(rejected),
@@ -390,23 +353,12 @@ class Partition(Judging):
             restore_from=self._lowest(after, _last_ms(scan.end_ms)),
             horizon_s=self.horizon_s,
             horizon_from=self.horizon_from,
+            ignored=named_of(self.ignored),
         )
-        # An owner that counts whole seconds may go on from within one.
-        form = max(min(self.format, 3), 3 if self.sealed_ms % 1000 or scan.end_ms % 1000 else 1)
-        if self.head.has_callbacks:
-            # A worker that does not know them must not own the partition any more.
-            form = CALLBACKS_FORMAT
-        if form > 1:
-            seal.format, seal.first_ms, seal.end_ms = form, self.sealed_ms, scan.end_ms
-            seal.digests, digest = VERSION, [fired_digest_of(self.number, each) for each in (offsets, rejected)]
-            seal.fired_digest = (digest[0] - digest[1]) % DIGESTS
-            if scan.read is not None:
-                scan.read.tell(seal)
-        else:
-            seal.digest = (digest_of(offsets) - digest_of(rejected)) % DIGESTS
-        self.tell(seal, scan.snapshot)
-        if seal.HasField("conditions_from"):
-            seal.ignored.extend(named_of(self.ignored))
+        digests = [fired_digest_of(self.number, each) for each in (offsets, rejected)]
+        seal.fired_digest = (digests[0] - digests[1]) % DIGESTS
+        if scan.read is not None:
+            scan.read.tell(seal)
         return seal
 
     def sealed(self, seal: Sealed, contents: Contents, drop_before: bytes | None = None) -> Changes:
@@ -426,12 +378,6 @@ class Partition(Judging):
             head = replace(self.head, scan=scan._replace(through=seal.through))
         changes = Changes(replace(head, done_below=seal.restore_from), drop_before=drop_before, counts=after.counts)
         changes.unignored = unnamed_of(self.ignored, head, seal.restore_from)
-        if seal.HasField("conditions_from"):
-            changes.conditions_from = seal.conditions_from
-        if seal.HasField("millis_from"):
-            changes.millis_from = seal.millis_from
-        if seal.HasField("callbacks_from"):
-            changes.callbacks_from = seal.callbacks_from
         return changes
 
     def _tally_without(self, contents: Contents) -> Tally:

@@ -95,4 +95,4 @@ def _reconcile_marks(partition: Partition, marks: Mapping[bytes, Mark], lookup: 
     # It was cancelled here, but another owner has done it, and may have fired it before it could read the cancel.
     for timer_id, version in zip(done, lookup(list(done)), strict=True) if done else ():
         if version and version.cancelled and version.offset in done[timer_id]:
-            changes.versions[timer_id] = partition.unsure(version)
+            changes.versions[timer_id] = version.doubted

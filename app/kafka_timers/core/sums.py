@@ -28,7 +28,6 @@ from kafka_timers.core.wire import ReadRecord, Sealed
 
 __all__ = [
     "SEED",
-    "VERSION",
     "ReadSums",
     "Sum",
     "fired_digest_of",
@@ -38,8 +37,6 @@ __all__ = [
     "sum_of",
 ]
 
-# Version of the digests, as a seal names it.
-VERSION = 1
 SEED = 42
 _NO_KEY, _NO_VALUE = 1 << 32, 1 << 33
 _NO_HEADER_VALUE, _HEADER_VALUE = b"\1\0\0\0", b"\0\0\0\0"
@@ -87,8 +84,8 @@ class ReadSums:
 
     @classmethod
     def of(cls, seal: Sealed) -> "ReadSums | None":
-        """Return the sums in *seal*; None if it has none, or has digests of another version."""
-        if seal.digests != VERSION or not seal.HasField("read_from"):
+        """Return the sums in *seal*; None if it has none."""
+        if not seal.HasField("read_from"):
             return None
         told = (Sum(each.count, each.digest) for each in (seal.near, seal.far, seal.cancels))
         return cls(seal.read_from, seal.fence, *told)

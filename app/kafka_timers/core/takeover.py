@@ -6,16 +6,7 @@ from typing import NamedTuple
 from kafka_timers.core.changes import Head, Scan
 from kafka_timers.core.keys import FIRST_MS
 from kafka_timers.core.sums import ReadSums
-from kafka_timers.core.wire import (
-    CALLBACKS_FORMAT,
-    Sealed,
-    age_of,
-    check_format,
-    end_ms_of,
-    first_ms_of,
-    is_complete,
-    latest,
-)
+from kafka_timers.core.wire import Sealed, age_of, check_format, is_complete, latest
 
 __all__ = ["Start", "start_of"]
 
@@ -28,18 +19,12 @@ class Start(NamedTuple):
         head: the progress of the partition.
         keeps_store: whether the local store is worth keeping.
         horizon_from: see `Partition`.
-        conditions_from: see `Partition`.
-        millis_from: see `Partition`.
-        callbacks_from: see `Partition`.
         ignored: offsets of requests whose condition did not hold, ascending.
     """
 
     head: Head
     keeps_store: bool
     horizon_from: int
-    conditions_from: int | None
-    millis_from: int | None
-    callbacks_from: int | None
     ignored: Sequence[int]
 
 
@@ -48,37 +33,25 @@ def start_of(
     local: Head | None,
     *,
     horizon_s: int,
-    format: int,
-    takes_callbacks: bool = True,
     log_start: int = 0,
     read_from: int | None = None,
 ) -> Start:
-    """
-    Return the start of an owner with this horizon and format; the other arguments are those of `Partition.acquire`.
-    """
+    """Return the start of an owner with this horizon; the other arguments are those of `Partition.acquire`."""
     seals = list(seals)
     for seal in seals:
         check_format(seal)
     complete = latest(seals)
-    sealed_ms, snapshot = (end_ms_of(complete), complete.fence) if complete else (FIRST_MS, 0)
+    sealed_ms, snapshot = (complete.end_ms, complete.fence) if complete else (FIRST_MS, 0)
     last_slice = _last_slice(seals, sealed_ms)
     scan = None
     if last_slice:
-        scan = Scan(end_ms_of(last_slice), last_slice.fence, last_slice.through, ReadSums.of(last_slice))
+        scan = Scan(last_slice.end_ms, last_slice.fence, last_slice.through, ReadSums.of(last_slice))
     restore_from = max((seal.restore_from for seal in (last_slice, complete) if seal), default=0)
     if local is not None and local.position < restore_from:
         # A store that ends below restore_from holds no pending request: all its rows have fired since.
         local = None
     last = last_slice or complete or Sealed()
-    if (
-        local is not None
-        and local.sealed_ms <= sealed_ms
-        and (_has_read_beyond(scan, local) or _has_judged_otherwise(last, local))
-    ):
-        local = None
-    is_first = format > 1 and not seals and (local is None or local.sealed_ms <= FIRST_MS)
-    if is_first:
-        # Nobody has fired anything, so all may be judged from the beginning. A store may have judged otherwise.
+    if local is not None and local.sealed_ms <= sealed_ms and _has_read_beyond(scan, local):
         local = None
     if local is None:
         position = known_from = restore_from if read_from is None else min(restore_from, read_from)
@@ -87,7 +60,6 @@ def start_of(
         if local.sealed_ms > sealed_ms:
             # The seals are gone, but this store is not.
             sealed_ms, snapshot, scan = local.sealed_ms, local.snapshot, None
-    has_callbacks = last.format >= CALLBACKS_FORMAT or (local is not None and local.has_callbacks)
     # If the log starts above the position, nothing that must be known lies below.
     known_from_start = 0 if position <= log_start else known_from
     return Start(
@@ -98,17 +70,11 @@ def start_of(
             known_from_start,
             scan,
             restore_from,
-            has_callbacks,
             _read_before(last, local, position),
         ),
         keeps_store=local is not None,
         # Rows of owners with another horizon lie below and are reconciled. The log is read anew from here.
         horizon_from=last.horizon_from if horizon_s == last.horizon_s else known_from,
-        conditions_from=last.conditions_from if is_first or last.HasField("conditions_from") else None,
-        millis_from=last.millis_from if (is_first and format > 2) or last.HasField("millis_from") else None,
-        callbacks_from=(
-            last.callbacks_from if (is_first and takes_callbacks) or last.HasField("callbacks_from") else None
-        ),
         ignored=last.ignored,
     )
 
@@ -130,7 +96,7 @@ def _last_slice(seals: Iterable[Sealed], sealed_ms: int) -> Sealed | None:
     """Return the last slice of the scan that is open behind the complete seal that ends at *sealed_ms*."""
     # `through` is a key relative to the complete seal before the slice. A paused owner with at-least-once may add a
     # slice to an older seal. Its key would declare requests as done that are not.
-    slices = [seal for seal in seals if not is_complete(seal) and first_ms_of(seal) == sealed_ms]
+    slices = [seal for seal in seals if not is_complete(seal) and seal.first_ms == sealed_ms]
     return max(slices, key=lambda seal: (*age_of(seal), seal.through), default=None)
 
 
@@ -148,26 +114,3 @@ def _has_read_beyond(scan: Scan | None, local: Head) -> bool:
     if scan is None or (own is not None and (own.end_ms, own.snapshot) == (scan.end_ms, scan.snapshot)):
         return False
     return local.position > scan.snapshot
-
-
-def _has_judged_otherwise(last: Sealed, local: Head) -> bool:
-    """
-    Tell whether a *local* store may have judged records by an earlier format than the *last* seal demands.
-
-    A paused owner reads on:
-     1. A pauses, and no seal tells from where on conditions are judged; B takes over, and seals: from offset 3 on
-     2. A goes on, and refuses the condition of offset 4
-     3. A takes over with its store; another worker that reads the log anew judges offset 4
-    Held by test_a_condition_refused_by_a_paused_owner_is_judged_by_the_next_one_that_judges_conditions.
-    """
-    told = (last.conditions_from, last.millis_from, last.callbacks_from)
-    return any(_has_passed(judged_from, local) for judged_from in told)
-
-
-def _has_passed(judged_from: int, local: Head) -> bool:
-    own = local.scan
-    # The owner knows the rule if it has sealed or met a later seal. It also knows it if it has begun the scan whose
-    # snapshot the rule starts from: behind that it has held back records that depend on the rule.
-    knows = local.snapshot > judged_from or (own is not None and own.snapshot == judged_from)
-    # Rules that start at 0 began when nobody had sealed anything, so hardly anybody can have judged otherwise.
-    return 0 < judged_from < local.position and not knows

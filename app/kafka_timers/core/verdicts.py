@@ -40,9 +40,34 @@ def second_of(key: bytes | None) -> int | Reason:
 # --- one record ------------------------------------------------------------------------------------------------------
 
 
-def judged(record: Record, number: int, partitions: int) -> tuple[int | None, Future | Reason]:
+class Ask(NamedTuple):
+    """A request, with its due in UNIX milliseconds."""
+
+    due_ms: int
+    future: Future
+
+
+class Cancel(NamedTuple):
+    """A cancel."""
+
+    future: Future
+
+
+class SendOn(NamedTuple):
+    """A record with the timer id of another partition, to which it is sent on."""
+
+    future: Future
+
+
+# What a record asks for, or why it is refused.
+Verdict = Ask | Cancel | SendOn | Reason
+
+
+def judged(record: Record, number: int, partitions: int) -> Verdict:
     """
-    Return due and Future of a request, None and Future of a cancel, or None and the reason to refuse *record*.
+    Return what *record* asks for, or the reason to refuse it.
+
+    A record in a foreign partition is judged by the rules of the partition to which it is to be sent on.
 
     Args:
         record: record of `timer-request`.
@@ -53,49 +78,35 @@ def judged(record: Record, number: int, partitions: int) -> tuple[int | None, Fu
     try:
         future = Future.FromString(unframed(record.value or b""))
     except DecodeError:
-        return None, second if isinstance(second, Reason) else Reason.VALUE_NOT_A_FUTURE
-    if future.timerId and hash_of(future.timerId.encode()) % partitions != number:
-        return None, Reason.ID_IN_FOREIGN_PARTITION
-    return _judged_in(number, record, second, future, partitions)
-
-
-def judged_at_home(record: Record, partitions: int) -> tuple[int | None, Future | Reason]:
-    """
-    Judge a *record* in a foreign partition by the rules of the partition to which it is to be sent on.
-
-    Returns:
-        like `judged`.
-    """
-    future = Future.FromString(unframed(record.value or b""))
-    if future.HasField("copy") or future.HasField("forwarded"):
-        return None, Reason.ID_IN_FOREIGN_PARTITION
-    home = hash_of(future.timerId.encode()) % partitions
-    return _judged_in(home, record, second_of(record.key), future, partitions)
+        return second if isinstance(second, Reason) else Reason.VALUE_NOT_A_FUTURE
+    home = hash_of(future.timerId.encode()) % partitions if future.timerId else number
+    if home != number and (future.HasField("copy") or future.HasField("forwarded")):
+        return Reason.ID_IN_FOREIGN_PARTITION
+    verdict = _judged_in(home, record, second, future, partitions)
+    return verdict if home == number or isinstance(verdict, Reason) else SendOn(future)
 
 
 def _judged_in(
     number: int, record: Record, second: int | Reason, future: Future, partitions: int
-) -> tuple[int | None, Future | Reason]:
+) -> Ask | Cancel | Reason:
     """Judge a *record* as one of partition *number*, where it belongs; *second* is from its key, *future* its value."""
     if future.HasField("forwarded") and not _may_be_forwarded(future, partitions):
-        return None, Reason.FORWARDED_INVALID
+        return Reason.FORWARDED_INVALID
     if (future.condition or future.ifRequest) and (reason := _condition_fault(future, number)):
-        return None, reason
+        return reason
     if future.cancel:
         if future.HasField("copy"):
-            return None, Reason.COPY_INVALID
-        return None, future if future.timerId else Reason.ID_MISSING
+            return Reason.COPY_INVALID
+        return Cancel(future) if future.timerId else Reason.ID_MISSING
     if isinstance(second, Reason):
-        return None, second
+        return second
     if not record.value:
-        return None, Reason.VALUE_MISSING
+        return Reason.VALUE_MISSING
     if future.millis > 999:
-        return None, Reason.MILLIS_OUT_OF_RANGE
+        return Reason.MILLIS_OUT_OF_RANGE
     if future.HasField("copy") and not 0 <= future.copy.offset < future.copy.decidedOffset <= record.offset:
-        return None, Reason.COPY_INVALID
-    if reason := _callback_fault(future):
-        return None, reason
-    return second * 1000 + future.millis, future
+        return Reason.COPY_INVALID
+    return _callback_fault(future) or Ask(second * 1000 + future.millis, future)
 
 
 def _may_be_forwarded(future: Future, partitions: int) -> bool:

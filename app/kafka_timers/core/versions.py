@@ -86,6 +86,16 @@ class Version(NamedTuple):
         """Offset under which it counts as pending."""
         return self.copied.decided if self.copied else self.offset
 
+    @property
+    def doubted(self) -> "Version":
+        """
+        The state to keep of it once it is done, when nobody can tell whether it was withdrawn.
+
+        A request on condition that there is none must hear that there was one. Held by
+        test_an_id_whose_outcome_is_unknown_is_not_absent.
+        """
+        return self._replace(cancelled=True, unsure=True)
+
     def pack(self) -> bytes:
         """Return it as a row of the store."""
         second, millis = divmod(self.due_ms, 1000)
@@ -297,14 +307,12 @@ class Dropped(StrEnum):
         STALE: it was appended too long after it was decided: records in between may be forgotten here.
         REPEATED: there is a copy of its original already.
         OVERTAKEN: there is a record of its timer id that was not known when it was decided.
-        REFUSED: workers that did not know its kind of request have refused its original.
     """
 
     HELD = "held"
     STALE = "stale"
     REPEATED = "repeated"
     OVERTAKEN = "overtaken"
-    REFUSED = "refused"
 
 
 @dataclass(slots=True)

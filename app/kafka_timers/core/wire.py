@@ -20,7 +20,6 @@ from kafka_timers.v1.sealed_pb2 import Sealed, Sent
 __all__ = [
     "ANSWER_HEADER",
     "ASKED_BY_HEADER",
-    "CALLBACKS_FORMAT",
     "COPY_STALE_S",
     "EXPIRY_HEADER",
     "FORMAT",
@@ -69,13 +68,11 @@ __all__ = [
     "age_of",
     "callback_headers",
     "check_format",
-    "end_ms_of",
-    "first_ms_of",
     "first_place",
     "future_from",
     "is_complete",
     "is_far",
-    "is_framed",
+    "last_second_of",
     "latest",
     "number_in",
     "partitions_in",
@@ -97,10 +94,8 @@ _FRAME, _INDEXES_AT = b"\0", 5
 # Tag of the field `Future.source`. A message without these bytes has no source.
 SOURCE_TAG = b"\x92\x01"
 
-# Formats of `Sealed`: 1 counts whole seconds only, 2 knows conditions, 3 may begin or end within a second. 4 knows
-# requests with a `callBackRecord`, and requests that are sent on to the partition of their id; it is written once there
-# was one.
-FORMAT = CALLBACKS_FORMAT = 4
+# The format of `Sealed` that this version writes, and the highest one that it reads.
+FORMAT = 1
 
 
 class Record(Protocol):
@@ -240,11 +235,6 @@ def is_far(second: int, appended_s: int, horizon_s: int) -> bool:
     return 0 < horizon_s < second - appended_s
 
 
-def is_framed(value: bytes | None) -> bool:
-    """Tell whether *value* has the framing of a schema registry; no Future begins with a zero."""
-    return value is not None and value.startswith(_FRAME)
-
-
 def unframed(value: bytes) -> bytes:
     """
     Return *value* without the framing of Confluent's Schema Registry, if it has one.
@@ -253,7 +243,8 @@ def unframed(value: bytes) -> bytes:
     of indexes, then the indexes, as zigzag varints of one byte each. No indexes stand for the first message. A value
     with another framing is returned as it is, and is no Future.
     """
-    if not is_framed(value) or len(value) <= _INDEXES_AT:
+    # No Future begins with a zero.
+    if not value.startswith(_FRAME) or len(value) <= _INDEXES_AT:
         return value
     count, is_odd = divmod(value[_INDEXES_AT], 2)
     begin = _INDEXES_AT + 1 + count
@@ -377,19 +368,14 @@ def check_format(seal: Sealed) -> None:
         )
 
 
-def first_ms_of(seal: Sealed) -> int:
-    """Return the first moment that *seal* covers, in UNIX milliseconds."""
-    return seal.first_ms if seal.format > 1 else seal.first * 1000
-
-
-def end_ms_of(seal: Sealed) -> int:
-    """Return the moment before which *seal* covers everything, in UNIX milliseconds."""
-    return seal.end_ms if seal.format > 1 else (seal.last + 1) * 1000
+def last_second_of(seal: Sealed) -> int:
+    """Return the last UNIX second that *seal* covers, at least in part."""
+    return (seal.end_ms - 1) // 1000
 
 
 def age_of(seal: Sealed) -> tuple[int, int]:
     """Return the sort key of the seals of one partition: (end in milliseconds, fence), highest for the latest."""
-    return end_ms_of(seal), seal.fence
+    return seal.end_ms, seal.fence
 
 
 def latest(seals: Iterable[Sealed]) -> Sealed | None:

@@ -32,7 +32,7 @@ from kafka_timers.lake.findings import (
 from kafka_timers.lake.outcomes import last_second
 from kafka_timers.lake.proof import broken_links, counted_between, records_in, tallied, unread
 from kafka_timers.lake.publish import changed_days, unpublished
-from kafka_timers.lake.schema import AUDIT_FINDINGS, AUDIT_SECONDS, REQUESTS, SEALS, due_of, ends_ms
+from kafka_timers.lake.schema import AUDIT_FINDINGS, AUDIT_SECONDS, REQUESTS, SEALS, due_of
 from kafka_timers.lake.service import Service
 from kafka_timers.lake.tables import append, read, read_rejected, root_of
 from kafka_timers.lake.time_range import TimeRange, time_range_of
@@ -261,7 +261,9 @@ def _proof_of(spark: SparkSession, root: str, within: TimeRange, partitions: int
     yield unread(counted, tally, requests, within.keep)
     yield broken_links(within.seals).where(F.col("second") >= within.first)
     # Selected by either column, because one of them may have been changed.
-    yield altered_seal_rows(within.seals.where((F.col("last") >= within.first) | (ends_ms() > within.first * 1000)))
+    yield altered_seal_rows(
+        within.seals.where((F.col("last") >= within.first) | (F.col("end_ms") > within.first * 1000))
+    )
     if tally.may_be_altered:
         yield altered_records(records_in(requests, appended))
     if partitions is not None:

@@ -21,7 +21,7 @@ from kafka_timers.errors import WireError
 from kafka_timers.lake.arrow import record_batch
 from kafka_timers.lake.outcomes import fires
 from kafka_timers.lake.received import naming_requests
-from kafka_timers.lake.schema import FINDING, ends_ms
+from kafka_timers.lake.schema import FINDING
 
 __all__ = ["batch_findings", "sent_with"]
 
@@ -51,10 +51,10 @@ def sent_with(seals: DataFrame) -> DataFrame:
     Returns:
         partition int, end_ms bigint, fence bigint, at_offset bigint: the offset of the seal; topic string and sent
         binary: a `Sent`. One row for each topic of a seal. Both are null for a seal that has fired and names none, as
-        those of earlier versions, with at-least-once, and with too many batches.
+        those with at-least-once, and with too many batches.
     """
     rows = seals.where(F.col("fired") > 0)
-    return rows.select("partition", ends_ms().alias("end_ms"), "fence", "offset", "value").mapInArrow(_named, _SENT)
+    return rows.select("partition", "end_ms", "fence", "offset", "value").mapInArrow(_named, _SENT)
 
 
 def batch_findings(

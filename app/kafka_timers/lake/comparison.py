@@ -23,9 +23,9 @@ from kafka_timers.lake.callbacks import (
     tombstone_findings,
 )
 from kafka_timers.lake.coverage import Coverage
-from kafka_timers.lake.outcomes import fires, last_second
+from kafka_timers.lake.outcomes import last_second
 from kafka_timers.lake.received import callbacks_of, tombstones_of
-from kafka_timers.lake.schema import CANCEL, REQUEST, REQUESTS, ends_ms
+from kafka_timers.lake.schema import CANCEL, REQUEST, REQUESTS
 from kafka_timers.lake.service import TopicFacts, topics_of
 from kafka_timers.lake.session import kafka_options
 from kafka_timers.lake.tables import read, root_of
@@ -154,19 +154,16 @@ class Comparison:
             self.unchecked.append(
                 f"arrival of callbacks in {', '.join(timed)} by a broker's clock: their times are those of the workers"
             )
-        if unknown := fires(self._judged).where(F.col("reason").isNull() & F.col("callback").isNull()).count():
-            self.unchecked.append(f"the content of {unknown:,} callbacks: an earlier version has landed their requests")
 
     def _batches(self, topics: Collection[str]) -> Iterator[DataFrame]:
         within = self._within
-        sent = within.keep(sent_with(within.seals.where(last_second(ends_ms()) >= within.first)))
+        sent = within.keep(sent_with(within.seals.where(last_second(F.col("end_ms")) >= within.first)))
         complete = within.sealed.where(F.col("last") >= within.first)
         if topics:
             yield batch_findings(sent, self._judged, self.records(topics), complete, topics)
         if unnamed := sent.where(F.col("topic").isNull()).count():
             self.unchecked.append(
-                f"the batches of {unnamed:,} seals that name none: of an earlier version, with at-least-once, or with "
-                "too many"
+                f"the batches of {unnamed:,} seals that name none: with at-least-once, or with too many"
             )
 
     def facts(self, topics: Collection[str]) -> TopicFacts:

@@ -6,11 +6,11 @@ judges it, one id at a time. It also judges requests that were sent on from anot
 overtaken. Only ids that have a record with a condition are judged. Where there is none, this costs a look at the
 tables' statistics. All other modules of the lake get the remaining records and need not know of conditions.
 
-    offset  request, condition                 verdict               record for the other modules
-    #10     second 50                                                 #10
-    #11     cancel, IF_PENDING, only of #7     ignored
-    #12     second 60, IF_ABSENT               ignored
-    #13     second 70, IF_PENDING                                     #13, which withdraws #10
+    offset  request, condition                 record for the other modules
+    #10     second 50                          #10
+    #11     cancel, IF_PENDING, only of #7     none: ignored
+    #12     second 60, IF_ABSENT               none: ignored
+    #13     second 70, IF_PENDING              #13, which withdraws #10
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,44 +21,33 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from kafka_timers.core.outcomes import Outcome, State, outcomes_of
-from kafka_timers.core.refused import Reason
 from kafka_timers.core.wire import Condition, Copy, Future, Sealed
 from kafka_timers.lake.arrow import record_batch
 from kafka_timers.lake.message import bytes_of, number, text
 from kafka_timers.lake.outcomes import covered, newest_of
-from kafka_timers.lake.schema import CANCEL, COPY, REFUSED, REQUEST, due_of
+from kafka_timers.lake.schema import CANCEL, COPY, REQUEST, due_of
 
 __all__ = [
-    "AS_REFUSED",
-    "IGNORED",
     "NO_CONDITION_BYTES",
-    "VERDICTS",
+    "PLACE",
     "days_about",
     "has_conditions",
     "history_of",
+    "ignored_among",
+    "ignored_in",
     "in_force",
     "intervals_about",
     "no_condition",
     "outcomes_in",
-    "verdicts_in",
-    "verdicts_of",
 ]
 
-# Values of the column `verdict`; the other one is REFUSED.
-IGNORED = "ignored"
 # Length of the bytes of `no_condition`, where there are any.
 NO_CONDITION_BYTES = 3 + 5
 
 _REQUEST = ("partition", "offset")
 _ID = ("partition", "timer_id")
-# Columns of `verdicts_of`.
-VERDICTS = "partition int, offset bigint, verdict string"
-# What changes in a row that could not be judged. It has then what `records` gives a refused record.
-AS_REFUSED: dict[str, str | None] = {
-    "kind": REFUSED,
-    "reason": Reason.CONDITION_UNSUPPORTED.value,
-    **dict.fromkeys(("second", "millis", "topic", "timer_id")),
-}
+# Columns of `ignored_in`.
+PLACE = "partition int, offset bigint"
 
 
 def has_conditions(requests: DataFrame) -> bool:
@@ -105,17 +94,16 @@ def no_condition() -> Column:
     return F.when(F.col("condition").isNotNull(), none).otherwise(F.lit(b""))
 
 
-def verdicts_of(history: DataFrame, intervals: DataFrame) -> DataFrame:
+def ignored_in(history: DataFrame, intervals: DataFrame) -> DataFrame:
     """
-    Return the records whose condition did not hold, or could not be judged.
+    Return the records of *history* whose condition did not hold.
 
     Args:
         history: rows of `requests`: all requests, cancels and copies of each timer id that has a condition.
         intervals: rows of `intervals_of`: the last one of each partition, and those around each of these records.
 
     Returns:
-        partition int, offset bigint, verdict string: `IGNORED`; or `REFUSED` for a record below the first offset for
-        which owners judge conditions.
+        partition int, offset bigint.
     """
     names = ("offset", "appended_ms", "kind", "second", "millis", "condition", "expected")
     copied = ("original", "original_s", "decided", "decided_s", "first_ms")
@@ -128,40 +116,37 @@ def verdicts_of(history: DataFrame, intervals: DataFrame) -> DataFrame:
         .agg(F.sort_array(F.collect_list(record)).alias("records"))
         .join(F.broadcast(newest_of(intervals)), "partition", "left")
         .select("partition", "timer_id", "records", "newest")
-        .mapInArrow(_verdict_batches, VERDICTS)
+        .mapInArrow(_ignored_batches, PLACE)
     )
 
 
-def in_force(requests: DataFrame, verdicts: DataFrame) -> DataFrame:
+def in_force(requests: DataFrame, ignored: DataFrame) -> DataFrame:
     """
-    Return the *requests* that count: without ignored ones, and with those that could not be judged as refused.
+    Return the *requests* that count.
 
     Args:
         requests: rows of `requests`.
-        verdicts: rows of `verdicts_of`, few enough for the memory of every executor.
+        ignored: rows of `ignored_in`, few enough for the memory of every executor.
 
     Returns:
         the columns of *requests*.
     """
-    said = requests.where(F.col("condition").isNotNull()).join(F.broadcast(verdicts), [*_REQUEST], "left")
-    is_refused = F.coalesce(F.col("verdict") == REFUSED, F.lit(False))
-    said = said.where(F.col("verdict").isNull() | is_refused).withColumns(
-        {name: F.when(is_refused, F.lit(value)).otherwise(F.col(name)) for name, value in AS_REFUSED.items()}
-    )
-    return requests.where(F.col("condition").isNull()).unionByName(said.select(requests.columns))
+    has_condition = F.col("condition").isNotNull()
+    held = requests.where(has_condition).join(F.broadcast(ignored), [*_REQUEST], "left_anti")
+    return requests.where(~has_condition).unionByName(held.select(requests.columns))
 
 
 # --- one timer id ----------------------------------------------------------------------------------------------------
 
 
-def _verdict_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _ignored_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         rows = []
         for row in batch.to_pylist():
             records = row["records"]
             outcomes = outcomes_in(row["timer_id"], records, intervals_about(records, row["newest"]))
-            rows += [(row["partition"], *verdict) for verdict in verdicts_in(records, outcomes)]
-        yield record_batch(rows, VERDICTS)
+            rows += [(row["partition"], offset) for offset in ignored_among(outcomes)]
+        yield record_batch(rows, PLACE)
 
 
 class _Asked:
@@ -200,10 +185,9 @@ def outcomes_in(timer_id: str, rows: Sequence[Mapping[str, Any]], seals: Iterabl
         rows: rows by ascending offset, with `read` as `covered` adds it.
         seals: intervals about these rows, see `intervals_about`.
     """
-    # Before the first seal, records are judged as they will be once it is there.
-    unsealed = Sealed(format=2, conditions_from=0, millis_from=0, callbacks_from=0)
-    sealed = [_seal(seal) for seal in seals] or [unsealed]
-    return outcomes_of([_Asked(timer_id, row) for row in rows if _is_judged(row)], sealed, 0, 1, whole=True)
+    names = ("end_ms", "fence", "horizon_s", "horizon_from")
+    sealed = [Sealed(**{name: seal[name] for name in names}) for seal in seals]
+    return outcomes_of([_Asked(timer_id, row) for row in rows], sealed, 0, 1, whole=True)
 
 
 def intervals_about(rows: Iterable[Mapping[str, Any]], newest: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
@@ -218,30 +202,6 @@ def intervals_about(rows: Iterable[Mapping[str, Any]], newest: Mapping[str, Any]
     return [seal for _, seal in sorted({(each["end_ms"], each["fence"]): each for each in found}.items())]
 
 
-def verdicts_in(rows: Iterable[Mapping[str, Any]], outcomes: Iterable[Outcome]) -> Iterator[tuple[int, str]]:
-    """Yield offset and verdict of each record that does not count; *outcomes* are those of *rows*."""
-    for row in rows:
-        if not _is_judged(row):
-            yield row["offset"], REFUSED
-    for outcome in outcomes:
-        if outcome.state is State.IGNORED:
-            yield outcome.offset, IGNORED
-
-
-def _is_judged(row: Mapping[str, Any]) -> bool:
-    # An owner that read it without judging conditions has refused it, and no later owner changes that.
-    return not (row["condition"] and row["read"] and not -1 < _from(row["read"]) <= row["offset"])
-
-
-def _from(interval: Mapping[str, Any]) -> int:
-    return -1 if interval["conditions_from"] is None else int(interval["conditions_from"])
-
-
-def _seal(interval: Mapping[str, Any]) -> Sealed:
-    names = ("end_ms", "fence", "horizon_s", "horizon_from")
-    seal = Sealed(**{name: interval[name] for name in names}, format=2, last=(interval["end_ms"] - 1) // 1000)
-    # Records below these offsets are left out already.
-    seal.conditions_from = seal.callbacks_from = 0
-    if interval["millis_from"] is not None:
-        seal.millis_from = interval["millis_from"]
-    return seal
+def ignored_among(outcomes: Iterable[Outcome]) -> list[int]:
+    """Return the offsets of records whose condition did not hold."""
+    return [outcome.offset for outcome in outcomes if outcome.state is State.IGNORED]

@@ -114,19 +114,18 @@ def copies_in(requests: DataFrame, bucket: Bucket) -> DataFrame:
     )
 
 
-def need_no_copy(asks: DataFrame, copies: DataFrame, millis_from: DataFrame) -> DataFrame:
+def need_no_copy(asks: DataFrame, copies: DataFrame) -> DataFrame:
     """
     Return the requests that no longer need a copy.
 
     Args:
         asks: as `asks_about` returns them.
         copies: as `copies_in` returns them.
-        millis_from: as `millis_from_of` returns it.
 
     Returns:
         partition int, offset bigint, promoted boolean: true if workers have taken a copy, false if it was withdrawn.
     """
-    return marks_of(asks.unionByName(copies, allowMissingColumns=True), millis_from).select(
+    return marks_of(asks.unionByName(copies, allowMissingColumns=True)).select(
         "partition", "offset", F.col("copied_at").isNotNull().alias("promoted")
     )
 

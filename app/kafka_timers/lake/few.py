@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from kafka_timers.core.outcomes import State
-from kafka_timers.lake.conditions import intervals_about, outcomes_in, verdicts_in
+from kafka_timers.lake.conditions import ignored_among, intervals_about, outcomes_in
 from kafka_timers.lake.outcomes import covered, newest_of
 from kafka_timers.lake.schema import CANCEL, COPY, REQUEST
 from kafka_timers.lake.tables import constant
@@ -32,14 +32,14 @@ class Few(NamedTuple):
     The outcomes of few records.
 
     Attributes:
-        verdicts: partition, offset and verdict as in `conditions.verdicts_of`.
+        ignored: partition and offset of the records whose condition did not hold.
         fired: the requests that a seal counts as due, with the columns of `requests` and these of
             `outcomes.outcomes_of`: reason, taken_by, far, fence, sealed_in, late and seal_appended_ms.
         withdrawn: the requests that were withdrawn in time, with the same columns; those of a seal are null.
         pending: the requests that are to fire, with the columns of `requests` and of `pending.pending`.
     """
 
-    verdicts: list[tuple[int, int, str]]
+    ignored: list[tuple[int, int]]
     fired: list[dict[str, Any]]
     withdrawn: list[dict[str, Any]]
     pending: list[dict[str, Any]]
@@ -100,7 +100,7 @@ def _judge(rows: Sequence[_Row], reasons: Mapping[tuple[int, int], str], few: Fe
     partition, timer_id, newest = (rows[0][name] for name in ("partition", "timer_id", "newest"))
     seals = intervals_about(rows, newest)
     outcomes = outcomes_in(timer_id or "", rows, seals)
-    few.verdicts.extend((partition, *verdict) for verdict in verdicts_in(rows, outcomes))
+    few.ignored.extend((partition, offset) for offset in ignored_among(outcomes))
     appended_ms = {(seal["end_ms"], seal["fence"]): seal["appended_ms"] for seal in seals}
     requests = {row["offset"]: row for row in rows if row["kind"] == REQUEST}
     for outcome in outcomes:

@@ -16,7 +16,7 @@ from kafka_timers.errors import LakeError
 from kafka_timers.lake import plots
 from kafka_timers.lake.outcomes import totals
 from kafka_timers.lake.pending import pending
-from kafka_timers.lake.schema import REQUESTS, SEALS, ends_ms
+from kafka_timers.lake.schema import REQUESTS, SEALS
 from kafka_timers.lake.tables import read, root_of
 from kafka_timers.lake.time_range import requests_of
 from kafka_timers.settings import LakeSettings
@@ -130,7 +130,7 @@ def forecast(
         raise LakeError(f"no seal is in the lake at {root}: run `kafka-timers lake land` first")
     # A partition without a seal of the last day is not served: its timers count from here on, too.
     recent = seals.where(F.col("last") >= newest - _DAY_S)
-    end = F.max(F.struct(ends_ms().alias("end_ms"), "fence")).alias("end")
+    end = F.max(F.struct("end_ms", "fence")).alias("end")
     ends = recent.where(F.col("through").isNull()).groupBy("partition").agg(end)
     end_ms, fence = ends.agg(F.min("end.end_ms"), F.min("end.fence")).collect()[0]
     # The last second in which all partitions are done.

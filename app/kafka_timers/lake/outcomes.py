@@ -21,9 +21,8 @@ from collections.abc import Callable, Sequence
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from kafka_timers.core.sums import VERSION
-from kafka_timers.lake.schema import REFUSED, REQUEST, asked_ms, begins_ms, ends_ms
-from kafka_timers.lake.versions import marks_of, millis_from_of
+from kafka_timers.lake.schema import REFUSED, REQUEST, asked_ms
+from kafka_timers.lake.versions import marks_of
 
 __all__ = [
     "INTERVAL",
@@ -43,7 +42,7 @@ __all__ = [
 
 _REQUEST = ("partition", "offset")
 _SEAL = ("partition", "end_ms", "fence")
-INTERVAL = ("end_ms", "fence", "horizon_s", "horizon_from", "conditions_from", "millis_from", "digests", "appended_ms")
+INTERVAL = ("end_ms", "fence", "horizon_s", "horizon_from", "appended_ms")
 
 
 def figures(fired: DataFrame, *by: str) -> DataFrame:
@@ -69,10 +68,8 @@ def figures(fired: DataFrame, *by: str) -> DataFrame:
 
 
 def counted_as() -> Column:
-    """Return the number that a row of `outcomes_of` adds to the digest of its seal, by the version of that digest."""
-    number = F.col("offset") + 1
-    hashed = F.xxhash64(F.col("partition").cast("bigint"), "offset")
-    return F.when(F.col("digests") == VERSION, hashed).otherwise(number * number * number)
+    """Return the number that a row of `outcomes_of` adds to the digest of its seal."""
+    return F.xxhash64(F.col("partition").cast("bigint"), "offset")
 
 
 def totals(seals: DataFrame) -> DataFrame:
@@ -88,8 +85,7 @@ def totals(seals: DataFrame) -> DataFrame:
     """
     counts = ("due", "fired", "rejected", "digest")
     lateness = ("lateness_p99_ms", "lateness_max_ms")
-    covered = seals.withColumns({"first_ms": begins_ms(), "end_ms": ends_ms()})
-    once = covered.select(*_SEAL, "first_ms", "through", *counts, *lateness, "appended_ms")
+    once = seals.select(*_SEAL, "first_ms", "through", *counts, *lateness, "appended_ms")
     return (
         once.groupBy(*_SEAL, "through", *counts)
         .agg(F.min("first_ms").alias("first_ms"), *(F.max(name).alias(name) for name in (*lateness, "appended_ms")))
@@ -115,14 +111,12 @@ def intervals_of(seals: DataFrame) -> DataFrame:
             Such a seal is left out, because it reports nothing new.
 
     Returns:
-        partition int, end_ms bigint, fence bigint, horizon_s bigint, horizon_from bigint, conditions_from bigint (null
-        where conditions are not judged), millis_from bigint (null where milliseconds do not count), digests int
-        (version of the seal's digest; null or 0 in an earlier version), appended_ms bigint (of the seal).
+        partition int, end_ms bigint, fence bigint, horizon_s bigint, horizon_from bigint, appended_ms bigint (of the
+        seal).
     """
     before = Window.partitionBy("partition").orderBy("end_ms", "fence").rowsBetween(Window.unboundedPreceding, -1)
     return (
         seals.where(F.col("through").isNull())
-        .withColumn("end_ms", ends_ms())
         .groupBy(*_SEAL)
         .agg(*(F.max(name).alias(name) for name in INTERVAL[2:]))
         .withColumn("passed", F.max("fence").over(before))
@@ -161,8 +155,8 @@ def outcomes_of(
         timer_id string, topic string, and: reason string, for a rejection; taken_by bigint, offset of the record that
         withdrew it; far bool, whether it fires by a copy; sealed_ms bigint and fence bigint, end and fence of the seal
         that covers it, null while there is none; sealed_in bigint, last second of that seal; late bool, whether it was
-        read after its moment had been scanned; digests int, version of that seal's digest; seal_appended_ms bigint, its
-        append; callback bigint and asks struct of the request; and those of *also*, null for a refused record.
+        read after its moment had been scanned; seal_appended_ms bigint, the append of that seal; callback bigint and
+        asks struct of the request; and those of *also*, null for a refused record.
 
         A request has fired if sealed_in is set, and reason and taken_by are null. A far request without a copy that
         workers took has the seal of its moment, and fence null.
@@ -183,7 +177,7 @@ def outcomes_of(
         *(F.min(name).alias(name) for name in ("offset", "second", "appended_ms")), F.max("offset").alias("last_offset")
     )
     found = keep(_first_interval(moments, intervals, F.col("end_ms") - 1).withColumnRenamed("at", "asked_ms"))
-    marks = keep(_marks(requests if changes is None else changes, rejected, millis_from_of(intervals)))
+    marks = keep(_marks(requests if changes is None else changes, rejected))
     behind = F.coalesce(F.col("at") >= F.col("interval.fence"), F.lit(False))
     sealed = _seen(timers, marks, found, horizon_s).where(~behind).withColumn("late", F.lit(False))
     # Few moments have timers behind their fence, so few timers are joined twice.
@@ -212,7 +206,6 @@ def outcomes_of(
         last_second(F.col("interval.end_ms")).alias("sealed_in"),
         fence.alias("fence"),
         "late",
-        F.col("interval.digests").alias("digests"),
         "callback",
         "asks",
         F.col("interval.appended_ms").alias("seal_appended_ms"),
@@ -293,9 +286,9 @@ def last_second(end_ms: Column) -> Column:
     return F.floor((end_ms - 1) / 1000)
 
 
-def _marks(requests: DataFrame, rejected: DataFrame, millis_from: DataFrame) -> DataFrame:
+def _marks(requests: DataFrame, rejected: DataFrame) -> DataFrame:
     return (
-        marks_of(requests, millis_from)
+        marks_of(requests)
         .unionByName(rejected.select(*_REQUEST, "reason"), allowMissingColumns=True)
         .groupBy(*_REQUEST)
         .agg(*(F.max(name).alias(name) for name in ("taken_by", "copied_at", "reason")))

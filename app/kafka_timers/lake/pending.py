@@ -6,8 +6,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from kafka_timers.lake.outcomes import by_seal
-from kafka_timers.lake.schema import REQUEST, asked_ms, ends_ms
-from kafka_timers.lake.versions import marks_of, millis_from_of
+from kafka_timers.lake.schema import REQUEST, asked_ms
+from kafka_timers.lake.versions import marks_of
 
 __all__ = ["pending"]
 
@@ -28,14 +28,14 @@ def pending(requests: DataFrame, seals: DataFrame, also: Sequence[str] = ()) -> 
         far bool (whether the lake holds it for the workers), copied_at bigint (offset of the copy that workers took),
         and those of *also*.
     """
-    seal = F.max(F.struct(ends_ms().alias("end_ms"), "fence", "horizon_s", "horizon_from")).alias("seal")
+    seal = F.max(F.struct("end_ms", "fence", "horizon_s", "horizon_from")).alias("seal")
     latest = seals.where(F.col("through").isNull()).groupBy("partition").agg(seal)
     far = F.coalesce(by_seal("seal"), F.lit(False))
     at = F.when(F.col("far"), F.col("copied_at")).otherwise(F.col("offset"))
     done = (asked_ms() < F.col("seal.end_ms")) & (at < F.col("seal.fence"))
     return (
         requests.where(F.col("kind") == REQUEST)
-        .join(marks_of(requests, millis_from_of(seals)), [*_REQUEST], "left")
+        .join(marks_of(requests), [*_REQUEST], "left")
         .where(F.col("taken_by").isNull())
         .join(F.broadcast(latest), "partition", "left")
         .withColumn("far", far)

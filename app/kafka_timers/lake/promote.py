@@ -24,7 +24,7 @@ from pyspark.sql import functions as F
 
 from kafka_timers.broker.lake_group import tell_closed
 from kafka_timers.clock import Clock
-from kafka_timers.core.wire import Topics, end_ms_of
+from kafka_timers.core.wire import Topics
 from kafka_timers.errors import BrokerError, KafkaTimersError, LakeError
 from kafka_timers.lake import tables
 from kafka_timers.lake.buckets import (
@@ -38,11 +38,11 @@ from kafka_timers.lake.buckets import (
 )
 from kafka_timers.lake.conditions import (
     NO_CONDITION_BYTES,
-    VERDICTS,
+    PLACE,
     days_about,
     history_of,
+    ignored_in,
     in_force,
-    verdicts_of,
 )
 from kafka_timers.lake.copies import (
     COPY_BYTES,
@@ -58,8 +58,7 @@ from kafka_timers.lake.copies import (
 from kafka_timers.lake.live import Live, look, publish, refuse_other_topic
 from kafka_timers.lake.metrics import LakeMetrics
 from kafka_timers.lake.outcomes import intervals_of
-from kafka_timers.lake.schema import BUCKETS, REQUEST, REQUESTS, SEALS, ends_ms
-from kafka_timers.lake.versions import NOWHERE
+from kafka_timers.lake.schema import BUCKETS, REQUEST, REQUESTS, SEALS
 from kafka_timers.settings import LakeSettings
 
 __all__ = ["Promoter", "Seen"]
@@ -227,10 +226,7 @@ class Promoter:
             since = min(row.since for row in folders)
             named_in = {(row.delay, row.due): row.named for row in folders}
             far, asks, judged_to = self._in_force(requests, far, since, named_in)
-        seals = decision.live.seals.items()
-        told = [(at, seal.millis_from if seal.HasField("millis_from") else NOWHERE) for at, seal in seals]
-        millis_from = tables.constant(self._spark, told, "partition int, millis_from bigint")
-        done = need_no_copy(asks, copies_in(requests, bucket), millis_from).persist()
+        done = need_no_copy(asks, copies_in(requests, bucket)).persist()
         try:
             seen = self._publish(far.join(done, [*_REQUEST], "left_anti"), bucket, decision, judged_to)
             if not seen.published:
@@ -249,12 +245,11 @@ class Promoter:
         """Return the requests of *far* that workers do not hold themselves."""
         if bucket.first > live.now:
             return far
-        last = [(number, end_ms_of(seal), seal.horizon_s, seal.horizon_from) for number, seal in live.seals.items()]
+        last = [(number, seal.end_ms, seal.horizon_s, seal.horizon_from) for number, seal in live.seals.items()]
         columns = "partition int, end_ms bigint, horizon_s bigint, horizon_from bigint"
         # The last seals may not be landed yet.
         newest = tables.constant(self._spark, last, columns)
         seals = tables.read(self._spark, self._root, SEALS).where(F.col("through").isNull())
-        seals = seals.withColumn("end_ms", ends_ms())
         return left_to_the_lake(far, seals.select(newest.columns).unionByName(newest))
 
     def _in_force(
@@ -280,10 +275,10 @@ class Promoter:
         seals = seals.join(F.broadcast(newest), "partition")
         seals = seals.where(F.col("day").isin(days_about(history)) | (F.col("last") == F.col("newest")))
         # Collected, because they are few and part of every later plan, which would judge them again each time.
-        told = verdicts_of(history, intervals_of(seals)).collect()
-        verdicts = tables.constant(self._spark, told, VERDICTS)
-        far = in_force(far, verdicts).where(F.col("kind") == REQUEST)
-        return far, asks_about(in_force(requests, verdicts), far, since, named), fences
+        places = ignored_in(history, intervals_of(seals)).collect()
+        ignored = tables.constant(self._spark, places, PLACE)
+        far = in_force(far, ignored).where(F.col("kind") == REQUEST)
+        return far, asks_about(in_force(requests, ignored), far, since, named), fences
 
     def _publish(self, lacking: DataFrame, bucket: Bucket, decision: _Decision, judged_to: Mapping[int, int]) -> Seen:
         """Publish copies of the requests *lacking* one, and return the counts."""

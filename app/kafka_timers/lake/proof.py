@@ -13,7 +13,6 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from kafka_timers.core.sums import VERSION
 from kafka_timers.lake.schema import CANCEL, COPY, FINDING
 from kafka_timers.lake.tables import constant
 
@@ -83,8 +82,7 @@ def is_altered() -> Column:
     """
     Return a column: whether key, value, headers or append time of a row of `requests` do not match its digest.
 
-    It is false of copies, which have no value, of forgotten rows, and of those landed by an earlier version, which have
-    no digest.
+    It is false of copies, which have no value, and of forgotten rows.
     """
     return _has_own_digest() & (digest_of_record() != F.col("digest"))
 
@@ -187,23 +185,18 @@ def unread(counted: DataFrame, tally: Tally, requests: DataFrame, keep: Callable
     Args:
         counted: rows of `counted_between`.
         tally: what `tallied` returns for these.
-        requests: all rows of `requests`. Rows landed by an earlier version have no digest, and seals that count any of
-            them are not judged. A row without a digest behind a row that has one is judged.
+        requests: all rows of `requests`.
         keep: see `TimeRange`.
 
     Returns:
         kind string (unread), partition int, offset bigint (null), second bigint, detail string.
     """
     both = tally.runs.join(tally.has, [*_RUN], "left").fillna(0, ["has", "has_digest"])
-    is_known = F.col("unknown_to").isNull() | (F.col("known_from") < F.col("unknown_to"))
-    # All rows landed by an earlier version lie before the others.
-    told_from = F.when(F.col("has_from") < F.col("known_from"), F.col("known_from")).alias("told_from")
-    wrong = keep(both.where(_differs() & is_known).select(*_RUN, "since", "to", told_from))
+    wrong = keep(both.where(_differs()).select(*_RUN, "since", "to"))
     if wrong.isEmpty():
         return _none(counted)
     # Find the seals that differ.
-    counted = counted.join(wrong.select(*_RUN, "told_from"), [*_RUN])
-    counted = counted.where(F.col("told_from").isNull() | (F.col("since") >= F.col("told_from")))
+    counted = counted.join(wrong.select(*_RUN), [*_RUN])
     marks = counted.select(*_RUN, (F.col("fence") - 1).alias("offset"), "fence").distinct()
     # A row comes before the seal whose fence lies right behind it.
     order = Window.partitionBy(*_RUN).orderBy("offset", F.asc_nulls_first("fence"))
@@ -246,7 +239,7 @@ def broken_links(seals: DataFrame) -> DataFrame:
     Return a finding for each seal that does not name the seal before it in the lake.
 
     Args:
-        seals: rows of `seals`. Seals written or landed by an earlier version name none, and are skipped.
+        seals: rows of `seals`.
 
     Returns:
         kind string (chain), partition int, offset bigint (null), second bigint, detail string.
@@ -261,7 +254,7 @@ def broken_links(seals: DataFrame) -> DataFrame:
     )
     return (
         seals.withColumn("before", before)
-        .where((F.col("digests") == VERSION) & F.col("before").isNotNull() & other)
+        .where(F.col("before").isNotNull() & other)
         .select(
             F.lit("chain").alias("kind"),
             "partition",
@@ -288,11 +281,8 @@ def _had(rows: DataFrame, by: Sequence[str], *more: Column) -> DataFrame:
         *more,
         F.count(F.lit(1)).alias("has"),
         F.count_if(F.col("kind") == CANCEL).alias("has_cancels"),
-        F.min("offset").alias("has_from"),
         # Without ANSI mode a bigint wraps around, which is modulo 2^64.
         F.sum("has_digest").alias("has_digest"),
-        F.min(F.when(F.col("has_digest").isNotNull(), F.col("offset"))).alias("known_from"),
-        F.max(F.when(F.col("has_digest").isNull(), F.col("offset"))).alias("unknown_to"),
     )
 
 

@@ -23,13 +23,12 @@ from pyspark.sql import functions as F
 from kafka_timers.core.wire import ASKED_BY_HEADER, SECOND_LIMIT, Future, Topics
 from kafka_timers.errors import LakeError
 from kafka_timers.lake.conditions import (
-    IGNORED,
-    VERDICTS,
+    PLACE,
     has_conditions,
     history_of,
+    ignored_in,
     in_force,
     no_condition,
-    verdicts_of,
 )
 from kafka_timers.lake.contents import CARRIED, CONTENTS, header_of, with_contents
 from kafka_timers.lake.few import Few, few_outcomes
@@ -48,8 +47,6 @@ from kafka_timers.lake.schema import (
     REQUESTS,
     SEALS,
     Table,
-    begins_ms,
-    ends_ms,
 )
 from kafka_timers.lake.tables import constant, read, read_rejected, root_of, translated, words_of
 from kafka_timers.settings import LakeSettings
@@ -162,10 +159,10 @@ def open_views(
 def _of_all(wanted: Set[str], requests: DataFrame, seals: DataFrame, rejected: DataFrame) -> dict[str, DataFrame]:
     """Return those of the views of outcomes that are *wanted*."""
     counted, intervals, views = requests, intervals_of(seals), dict[str, DataFrame]()
-    verdicts = constant(requests.sparkSession, [], VERDICTS)
+    places = constant(requests.sparkSession, [], PLACE)
     if has_conditions(requests):
-        verdicts = verdicts_of(history_of(requests, requests), intervals)
-        counted = in_force(requests, verdicts)
+        places = ignored_in(history_of(requests, requests), intervals)
+        counted = in_force(requests, places)
     # Spark takes some tenths of a second to check each of them, even if nobody reads it.
     if "pending" in wanted:
         views["pending"] = waiting(pending(counted, seals, also=CARRIED))
@@ -176,7 +173,7 @@ def _of_all(wanted: Set[str], requests: DataFrame, seals: DataFrame, rejected: D
         if "cancelled" in wanted:
             views["cancelled"] = cancelled(outcomes, requests)
     if "ignored" in wanted:
-        views["ignored"] = ignored(requests, verdicts)
+        views["ignored"] = ignored(requests, places)
     return views
 
 
@@ -187,7 +184,7 @@ def _of_few(wanted: Set[str], requests: DataFrame, few: Few, key: str | None) ->
         "pending": lambda: waiting(_constant(spark, few.pending, _PENDING)),
         "fired": lambda: fired(_constant(spark, few.fired, _OUTCOME)),
         "cancelled": lambda: cancelled(_constant(spark, few.withdrawn, _OUTCOME), requests),
-        "ignored": lambda: ignored(requests, constant(spark, few.verdicts, VERDICTS)),
+        "ignored": lambda: ignored(requests, constant(spark, few.ignored, PLACE)),
     }
     views = {name: make() for name, make in made.items() if name in wanted}
     # Other requests of the same ids may have another key.
@@ -202,8 +199,7 @@ def _constant(spark: SparkSession, rows: Iterable[Mapping[str, Any]], columns: s
 def _added(table: Table) -> dict[str, Column]:
     """Return the columns that the view of *table* has beside those of the table."""
     added = {"appended_at": _appended_at()} if table in (SEALS, REJECTED) else {}
-    added |= {name: F.timestamp_seconds(second) for name, second in _MOMENTS[table].items()}
-    return added | ({"first_ms": begins_ms(), "end_ms": ends_ms()} if table is SEALS else {})
+    return added | {name: F.timestamp_seconds(second) for name, second in _MOMENTS[table].items()}
 
 
 def waiting(pending: DataFrame) -> DataFrame:
@@ -286,19 +282,18 @@ def cancelled(outcomes: DataFrame, requests: DataFrame) -> DataFrame:
     )
 
 
-def ignored(requests: DataFrame, verdicts: DataFrame) -> DataFrame:
+def ignored(requests: DataFrame, places: DataFrame) -> DataFrame:
     """
     Return the requests and cancels whose condition did not hold, as far as has been landed.
 
     Args:
         requests: all rows of `requests`.
-        verdicts: rows of `conditions.verdicts_of`.
+        places: rows of `conditions.ignored_in`.
 
     Returns:
         The columns of `waiting` except far, and kind string: request or cancel, condition string.
     """
-    said = verdicts.where(F.col("verdict") == IGNORED).select(*_NAME)
-    return with_contents(_timers(requests.join(said, [*_NAME]))).select(*_TIMER[:-1], "kind", "condition", *CONTENTS)
+    return with_contents(_timers(requests.join(places, [*_NAME]))).select(*_TIMER[:-1], "kind", "condition", *CONTENTS)
 
 
 def select(spark: SparkSession, query: str) -> DataFrame:

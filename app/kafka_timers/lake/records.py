@@ -26,8 +26,8 @@ from kafka_timers.core.digests import callback_hash_of, plain_hashes, signed, to
 from kafka_timers.core.refused import Reason
 from kafka_timers.core.routing import hash_of
 from kafka_timers.core.sums import ReadSums, hash_of_record
-from kafka_timers.core.verdicts import dues_of, expected_in, judged, screened
-from kafka_timers.core.wire import Condition, Future, Sealed, end_ms_of, first_ms_of, is_complete, sealed_from
+from kafka_timers.core.verdicts import Cancel, SendOn, dues_of, expected_in, judged, screened
+from kafka_timers.core.wire import Condition, Future, Sealed, is_complete, last_second_of, sealed_from
 from kafka_timers.errors import WireError
 from kafka_timers.lake.arrow import record_batch
 from kafka_timers.lake.folders import folders_of
@@ -95,14 +95,13 @@ def altered_seals(seals: DataFrame) -> DataFrame:
     Return the rows of `seals` that contradict their value.
 
     Args:
-        seals: rows of `seals`. Rows landed by an earlier version have neither value nor `digests`, and are skipped.
+        seals: rows of `seals`.
 
     Returns:
         partition int, offset bigint, last bigint, and names string: the wrong columns, comma separated.
     """
-    judged = seals.where(F.col("value").isNotNull() | F.col("digests").isNotNull())
     # A day of seals may be one file, so one core would parse them all.
-    judged = judged.repartition("offset")
+    judged = seals.repartition("offset")
     return judged.withColumn(_DAY_OF_LAST, _day_of(F.col("last"))).mapInArrow(_altered_batches, _ALTERED)
 
 
@@ -268,16 +267,19 @@ def judged_at_once(batch: pa.RecordBatch, partitions: int) -> list[pa.Array] | N
 
 
 def _judged(record: _Asked, number: int, partitions: int) -> _Judged:
-    due_ms, future = judged(record, number, partitions)
-    if isinstance(future, Reason):
-        return _Judged(REFUSED, reason=future.value)
+    verdict = judged(record, number, partitions)
+    if isinstance(verdict, SendOn):
+        verdict = Reason.ID_IN_FOREIGN_PARTITION
+    if isinstance(verdict, Reason):
+        return _Judged(REFUSED, reason=verdict.value)
+    future = verdict.future
     timer_id, on_condition = future.timerId or None, _condition_of(future, number)
     if future.HasField("forwarded"):
         on_condition["first_ms"] = future.forwarded.appendedMs
-    if due_ms is None:
+    if isinstance(verdict, Cancel):
         return _Judged(CANCEL, timer_id=timer_id, asks=_asks_of(future), **on_condition)
-    second = due_ms // 1000
-    asked = (second, due_ms % 1000, Shown.of(future).topic, timer_id, None)
+    second, millis = divmod(verdict.due_ms, 1000)
+    asked = (second, millis, Shown.of(future).topic, timer_id, None)
     if not future.HasField("copy"):
         made = _Judged(REQUEST, *asked, **on_condition)
         return made._replace(callback=callback_hash_of(future, second), asks=_asks_of(future))
@@ -350,16 +352,13 @@ def _sealed(partition: int, offset: int, appended_ms: int, value: bytes | None) 
         log.warning("skipped: %s", error)
         return None
     row = dict(zip(_COPIED, _copied_of(seal), strict=True))
-    row["digest"] = signed(seal.fired_digest if seal.digests else seal.digest)
+    row["digest"] = signed(seal.fired_digest)
     row["previous"], row["value"] = seal.previous or None, value
-    # The input of digests of a later version is not known here.
     read = ReadSums.of(seal)
     row["read_from"] = read and read.since
     for name in ("near", "far", "cancels"):
         records, digest = getattr(read, name) if read else (None, None)
         row[name], row[f"{name}_digest"] = records, digest if digest is None else signed(digest)
     row["through"] = None if is_complete(seal) else seal.through
-    row["format"] = seal.format or 1
-    row["first_ms"], row["end_ms"] = first_ms_of(seal), end_ms_of(seal)
-    row |= {name: getattr(seal, name) if seal.HasField(name) else None for name in ("conditions_from", "millis_from")}
+    row["first"], row["last"] = seal.first_ms // 1000, last_second_of(seal)
     return row | {"partition": partition, "offset": offset, "appended_ms": appended_ms}

@@ -11,7 +11,7 @@ from kafka_timers.settings import LakeSettings
 __all__ = ["replayed", "synthetic_intervals", "with_fewer_ticks", "with_horizon"]
 
 _REQUEST = ("partition", "offset")
-_JUDGED_BY = ("horizon_s", "horizon_from", "conditions_from", "millis_from", "digests")
+_JUDGED_BY = ("horizon_s", "horizon_from")
 _SHARES = {"late_p50_s": 0.5, "late_p99_s": 0.99, "late_max_s": 1.0}
 
 

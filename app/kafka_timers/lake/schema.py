@@ -65,10 +65,8 @@ __all__ = [
     "TABLES",
     "Table",
     "asked_ms",
-    "begins_ms",
     "delay_of",
     "due_of",
-    "ends_ms",
 ]
 
 # Columns of findings, as functions return them.
@@ -171,7 +169,7 @@ REQUESTS = Table(
             "digest",
             LongType,
             True,
-            "the record's digest, a summand of near_digest, far_digest or cancels_digest of `seals`; null is unknown",
+            "the record's digest, a summand of near_digest, far_digest or cancels_digest of `seals`",
         ),
         ("forgotten_s", LongType, True, "UNIX second in which key, value and headers were deleted, else null"),
         ("delay", StringType, False, "how long it waits, see above"),
@@ -201,7 +199,7 @@ SEALS = Table(
         ("lateness_p50_ms", IntegerType, False, "of the callbacks"),
         ("lateness_p99_ms", IntegerType, False, "of the callbacks"),
         ("lateness_max_ms", IntegerType, False, "of the callbacks"),
-        ("digest", LongType, False, "of the fired, as `digests` says, modulo 2^64 as a signed number"),
+        ("digest", LongType, False, "sum of XXH64 of the fired, modulo 2^64 as a signed number"),
         ("fence", LongType, False, "offset on timer-request below which everything had been read"),
         ("through", BinaryType, True, "row key of the last one fired of a slice; null when the second is complete"),
         ("restore_from", LongType, False, "offset on timer-request below which nothing waits"),
@@ -209,23 +207,9 @@ SEALS = Table(
         ("partitions", IntegerType, False, "of timer-request, as the worker saw them"),
         ("horizon_s", LongType, False, "the worker's horizon in seconds; 0 without one"),
         ("horizon_from", LongType, False, "offset from which on requests were judged by that horizon"),
-        (
-            "format",
-            IntegerType,
-            True,
-            "form of the message: 1 (null: the same) counts in seconds alone, 2 knows conditions, 3 covers parts of "
-            "seconds",
-        ),
-        ("conditions_from", LongType, True, "offset below which requests with a condition are refused; null is all"),
-        ("millis_from", LongType, True, "offset below which a cancel is in time up to the second; null is all"),
-        ("first_ms", LongType, True, "first UNIX millisecond covered; null: that in which `first` begins"),
-        ("end_ms", LongType, True, "UNIX millisecond before which all is covered; null: that in which `last` ends"),
-        (
-            "digests",
-            IntegerType,
-            True,
-            "1: digests are sums of XXH64; 0 or null: digest is the sum of (offset + 1)^3, and there is no other",
-        ),
+        ("format", IntegerType, False, "form of the message"),
+        ("first_ms", LongType, False, "first UNIX millisecond covered"),
+        ("end_ms", LongType, False, "UNIX millisecond before which all is covered"),
         (
             "read_from",
             LongType,
@@ -341,16 +325,6 @@ TABLES = (REQUESTS, SEALS, REJECTED, POSITIONS, BUCKETS, AUDIT_SECONDS, AUDIT_FI
 def asked_ms() -> Column:
     """Return the UNIX millisecond that a row of `requests` asks for; null if it is not a timer."""
     return F.col("second") * 1000 + F.col("millis")
-
-
-def begins_ms() -> Column:
-    """Return the first UNIX millisecond that a row of `seals` covers."""
-    return F.coalesce("first_ms", F.col("first") * 1000)
-
-
-def ends_ms() -> Column:
-    """Return the UNIX millisecond before which a row of `seals` covers everything."""
-    return F.coalesce("end_ms", (F.col("last") + 1) * 1000)
 
 
 def delay_of(second: Column, appended_ms: Column) -> Column:

@@ -167,7 +167,7 @@ def read_positions(spark: SparkSession, root: str, topic: str) -> dict[int, int]
 
 
 def read_topic_ids(spark: SparkSession, root: str) -> dict[str, str]:
-    """Return the id of each topic that was landed last, by name; none of topics landed by an earlier version."""
+    """Return the id of each topic that was landed last, by name; none that is not known."""
     landed = read(spark, root, POSITIONS).where(F.col("topic_id").isNotNull())
     return {row[0]: row[1] for row in landed.groupBy("topic").agg(F.max_by("topic_id", "landed_s")).collect()}
 

@@ -10,9 +10,9 @@ from pyspark.sql import functions as F
 
 from kafka_timers.core.wire import Topics
 from kafka_timers.errors import LakeError
-from kafka_timers.lake.conditions import days_about, has_conditions, history_of, in_force, verdicts_of
+from kafka_timers.lake.conditions import days_about, has_conditions, history_of, ignored_in, in_force
 from kafka_timers.lake.outcomes import intervals_of, outcomes_of, totals
-from kafka_timers.lake.schema import CANCEL, COPY, REFUSED, REQUESTS, SEALS, ends_ms
+from kafka_timers.lake.schema import CANCEL, COPY, REFUSED, REQUESTS, SEALS
 from kafka_timers.lake.tables import constant, read, read_positions, read_rejected, root_of
 from kafka_timers.settings import LakeSettings
 
@@ -131,7 +131,7 @@ def _read(
     before = _last_before(complete, first, len(landed))
     starts = [(partition, *before.get(partition, (0, 0))) for partition in landed]
     start = constant(spark, starts, "partition int, start_ms bigint, since bigint")
-    seals = seals.join(F.broadcast(start), "partition").where(ends_ms() >= F.col("start_ms"))
+    seals = seals.join(F.broadcast(start), "partition").where(F.col("end_ms") >= F.col("start_ms"))
     # The last second in which all partitions are done.
     from_second = min(start_ms for _, start_ms, _ in starts) // 1000 - 1
     from_offset = min(passed for _, _, passed in starts)
@@ -222,7 +222,7 @@ def requests_of(
         # Whether a condition held may depend on requests that were done long before.
         history = keep(history_of(table, found))
         around = seals.where(F.col("day").isin(days_about(history)) | (F.col("last") >= after))
-        judged = in_force(history, keep(verdicts_of(history, intervals_of(around))))
+        judged = in_force(history, keep(ignored_in(history, intervals_of(around))))
         ids = keep(history.select(*_ID).distinct())
         alone, related = (rows.join(ids, [*_ID], "anti") for rows in (alone, related))
         related = related.unionByName(judged)
@@ -233,10 +233,10 @@ def _last_before(complete: DataFrame, second: int, partitions: int) -> dict[int,
     """Return end_ms and fence of each partition's last seal that ended before *second*, usually from the day before."""
     found: dict[int, tuple[int, int]] = {}
     # A seal with a changed second must not begin a time range in which it ends.
-    complete = complete.where(ends_ms() <= second * 1000)
+    complete = complete.where(F.col("end_ms") <= second * 1000)
     for since in (second - _DAY_S, 0):
         ended = complete.where(F.col("last").between(since, second - 1)).groupBy("partition")
-        latest = ended.agg(F.max(F.struct(ends_ms(), "fence")).alias("latest")).select("partition", "latest.*")
+        latest = ended.agg(F.max(F.struct(F.col("end_ms"), "fence")).alias("latest")).select("partition", "latest.*")
         found |= {row[0]: (row[1], row[2]) for row in latest.collect()}
         if len(found) == partitions:
             break

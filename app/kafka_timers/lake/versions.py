@@ -10,30 +10,14 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from kafka_timers.core.wire import COPY_STALE_S
-from kafka_timers.lake.schema import CANCEL, COPY, REQUEST
+from kafka_timers.lake.schema import CANCEL, COPY, REQUEST, asked_ms
 
-__all__ = ["NOWHERE", "marks_of", "millis_from_of"]
-
-# Above all offsets.
-NOWHERE = (1 << 63) - 1
+__all__ = ["marks_of"]
 
 _ID = ("partition", "timer_id")
 
 
-def millis_from_of(seals: DataFrame) -> DataFrame:
-    """
-    Return the first offset from which milliseconds count, for each partition of *seals*.
-
-    Args:
-        seals: partition int, millis_from bigint.
-
-    Returns:
-        the same columns, one row for each partition; `NOWHERE` where milliseconds do not count.
-    """
-    return seals.groupBy("partition").agg(F.coalesce(F.min("millis_from"), F.lit(NOWHERE)).alias("millis_from"))
-
-
-def marks_of(records: DataFrame, millis_from: DataFrame) -> DataFrame:
+def marks_of(records: DataFrame) -> DataFrame:
     """
     Return the effects of other records on requests: the record that withdrew one, and the copy that workers have taken.
 
@@ -43,8 +27,6 @@ def marks_of(records: DataFrame, millis_from: DataFrame) -> DataFrame:
     Args:
         records: rows of `requests` with partition, offset, appended_ms, kind, second, millis, timer_id, original,
             decided and decided_s: the copies in question, and all requests and cancels of each timer id.
-        millis_from: rows of `millis_from_of`. Records below that offset are in time up to the second. A partition
-            without a seal is judged by milliseconds, as it will be.
 
     Returns:
         partition int, offset bigint of each affected request; taken_by bigint, offset of the first record that withdrew
@@ -53,7 +35,7 @@ def marks_of(records: DataFrame, millis_from: DataFrame) -> DataFrame:
     """
     is_copy, is_ask = F.col("kind") == COPY, F.col("kind").isin(REQUEST, CANCEL)
     before = Window.partitionBy(*_ID).orderBy("offset").rowsBetween(Window.unboundedPreceding, -1)
-    request = F.when(F.col("kind") == REQUEST, F.struct("offset", "second", "millis"))
+    request = F.when(F.col("kind") == REQUEST, F.struct("offset", asked_ms().alias("due_ms")))
     named = (
         records.where(F.col("timer_id").isNotNull() & (is_copy | is_ask))
         .withColumn("about", F.last(request, ignorenulls=True).over(before))
@@ -63,13 +45,10 @@ def marks_of(records: DataFrame, millis_from: DataFrame) -> DataFrame:
     unnamed = records.where(F.col("timer_id").isNull() & is_copy)
     is_stale = F.floor(F.col("appended_ms") / 1000) - F.col("decided_s") > COPY_STALE_S
     is_overtaken = F.coalesce(F.col("last_ask") >= F.col("decided"), F.lit(False))
-    counts_millis = F.col("offset") >= F.coalesce("millis_from", F.lit(0))
-    closes_ms = F.col("about.second") * 1000 + F.when(counts_millis, F.col("about.millis")).otherwise(0)
-    withdraws = F.when(is_ask & (F.col("appended_ms") < closes_ms), F.col("offset"))
+    withdraws = F.when(is_ask & (F.col("appended_ms") < F.col("about.due_ms")), F.col("offset"))
     is_taken = F.when(is_copy & ~is_stale & ~is_overtaken, F.col("offset"))
     return (
-        named.join(F.broadcast(millis_from), "partition", "left")
-        .unionByName(unnamed, allowMissingColumns=True)
+        named.unionByName(unnamed, allowMissingColumns=True)
         .select(
             "partition",
             F.when(is_copy, F.col("original")).otherwise(F.col("about.offset")).alias("of"),

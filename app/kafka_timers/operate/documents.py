@@ -15,7 +15,7 @@ from aiokafka import ConsumerRecord
 from kafka_timers.broker.odd_batches import shown
 from kafka_timers.client.request import Answer, Timer
 from kafka_timers.core.text import json_of
-from kafka_timers.core.wire import ID_HEADER, REQUEST_HEADER, TOKEN_HEADER
+from kafka_timers.core.wire import ID_HEADER, REQUEST_HEADER, TOKEN_HEADER, last_second_of
 from kafka_timers.operate.acls import Acl
 from kafka_timers.operate.capacity import Need
 from kafka_timers.operate.find import Found
@@ -70,7 +70,7 @@ def found_document(timer_id: str, found: Found) -> Document:
         "partition": found.partition,
         "start": found.start,
         "end": found.end,
-        "sealed": found.seal.last if found.seal else None,
+        "sealed": last_second_of(found.seal) if found.seal else None,
         "records": [dataclasses.asdict(outcome) | {"second": outcome.second} for outcome in found.outcomes],
     }
 

@@ -19,7 +19,6 @@ from kafka_timers.core.wire import (
     Future,
     Sealed,
     Topics,
-    end_ms_of,
     future_from,
     is_complete,
     latest,
@@ -140,7 +139,7 @@ async def _seals_over(consumer: AIOKafkaConsumer, where: TopicPartition, dues_ms
             continue
         async for records in pages(consumer, where, at.offset, min(end, at.offset + _SEALS_MAX)):
             found |= seals_in(records, where.topic, where.partition)
-            if any(is_complete(seal) and end_ms_of(seal) > due_ms for seal in found.values()):
+            if any(is_complete(seal) and seal.end_ms > due_ms for seal in found.values()):
                 break
     return [seal for _, seal in sorted(found.items())]
 

@@ -28,7 +28,15 @@ from kafka_timers.broker.seals import SealLog, latest
 from kafka_timers.broker.topics import answering
 from kafka_timers.clock import Clock
 from kafka_timers.core.callbacks import topics_in
-from kafka_timers.core.wire import OSCILLATOR_HEADER, Record, Sealed, Topics, partitions_in, rejection_in
+from kafka_timers.core.wire import (
+    OSCILLATOR_HEADER,
+    Record,
+    Sealed,
+    Topics,
+    last_second_of,
+    partitions_in,
+    rejection_in,
+)
 from kafka_timers.errors import BrokerError, TopicsError
 from kafka_timers.operate.health import Door, Leaderless, PartitionStatus, Planners, Refused, ServiceStatus, Worker
 from kafka_timers.planner import planner_group
@@ -125,7 +133,7 @@ class _Reading:
         if seal is None or await LogBounds(self._cluster, topic, _LIMIT_S).end(number) <= seal.fence:
             return 0.0
         record = await self._record(topic, number, seal.fence, is_committed=True)
-        return self._age_s(record) if record and record.timestamp < seal.last * 1000 else 0.0
+        return self._age_s(record) if record and record.timestamp < last_second_of(seal) * 1000 else 0.0
 
     def _age_s(self, record: Record) -> float:
         """Return the seconds since *record* was appended."""
@@ -300,8 +308,8 @@ def _partition_status(partition: int, seals: Sequence[Sealed], now_s: float) -> 
     fired = next((seal for seal in reversed(seals) if seal.fired), None)
     return PartitionStatus(
         partition=partition,
-        second=complete.last if complete else None,
-        lag_s=max(0, int(now_s) - complete.last) if complete else None,
+        second=last_second_of(complete) if complete else None,
+        lag_s=max(0, int(now_s) - last_second_of(complete)) if complete else None,
         pending=last.pending if last else None,
         fired_per_s=_rate(seals),
         lateness_p50_ms=fired.lateness_p50_ms if fired else None,
@@ -315,7 +323,8 @@ def _rate(seals: Sequence[Sealed]) -> float | None:
     """Return the callbacks per second in the last ten seconds of *seals*; None without a seal."""
     if not seals:
         return None
-    end = max(seal.last for seal in seals)
-    near = [seal for seal in seals if seal.last > end - _RATE_S]
+    end_ms = max(seal.end_ms for seal in seals)
+    near = [seal for seal in seals if seal.end_ms > end_ms - _RATE_S * 1000]
     # The seals may cover less than ten seconds.
-    return sum(seal.fired for seal in near) / min(_RATE_S, end + 1 - min(seal.first for seal in near))
+    covered_s = (end_ms - min(seal.first_ms for seal in near)) / 1000
+    return sum(seal.fired for seal in near) / min(_RATE_S, max(covered_s, 1))

@@ -56,15 +56,13 @@ def lateness_of(record: ConsumerRecord, now_s: float) -> tuple[int | None, int |
     """
     Return the due time of a callback in UNIX milliseconds, and its lateness; None and None for any other record.
 
-    Lateness counts to the record's timestamp, or to *now_s* if the record has none. Callbacks of earlier versions do
-    not carry the millisecond, so their lateness counts from their second.
+    Lateness counts to the record's timestamp, or to *now_s* if the record has none.
 
     Args:
         record: read from a callback topic.
         now_s: UNIX time at which the record arrived.
     """
-    # The first header of a name counts: in callbacks of earlier versions the requester's may follow.
-    headers = dict(reversed(record.headers))
+    headers = dict(record.headers)
     expiry, millis = headers.get(EXPIRY_HEADER) or b"", headers.get(MILLIS_HEADER) or b"0"
     if not re.fullmatch(b"[0-9]{1,11}", expiry) or not re.fullmatch(b"[0-9]{1,3}", millis):
         return None, None

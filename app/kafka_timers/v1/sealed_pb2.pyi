@@ -6,10 +6,8 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Sealed(_message.Message):
-    __slots__ = ("partition", "first", "last", "due", "fired", "rejected", "late_arrivals", "cancelled", "moved", "pending", "lateness_p50_ms", "lateness_p99_ms", "lateness_max_ms", "digest", "fence", "through", "restore_from", "worker", "partitions", "horizon_s", "horizon_from", "format", "first_ms", "end_ms", "conditions_from", "ignored", "unsent", "queries", "millis_from", "callbacks_from", "forwarded", "digests", "fired_digest", "read_from", "near", "far", "cancels", "previous", "sent")
+    __slots__ = ("partition", "due", "fired", "rejected", "late_arrivals", "cancelled", "moved", "pending", "lateness_p50_ms", "lateness_p99_ms", "lateness_max_ms", "fence", "through", "restore_from", "worker", "partitions", "horizon_s", "horizon_from", "format", "first_ms", "end_ms", "ignored", "unsent", "queries", "forwarded", "fired_digest", "read_from", "near", "far", "cancels", "previous", "sent")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
-    FIRST_FIELD_NUMBER: _ClassVar[int]
-    LAST_FIELD_NUMBER: _ClassVar[int]
     DUE_FIELD_NUMBER: _ClassVar[int]
     FIRED_FIELD_NUMBER: _ClassVar[int]
     REJECTED_FIELD_NUMBER: _ClassVar[int]
@@ -20,7 +18,6 @@ class Sealed(_message.Message):
     LATENESS_P50_MS_FIELD_NUMBER: _ClassVar[int]
     LATENESS_P99_MS_FIELD_NUMBER: _ClassVar[int]
     LATENESS_MAX_MS_FIELD_NUMBER: _ClassVar[int]
-    DIGEST_FIELD_NUMBER: _ClassVar[int]
     FENCE_FIELD_NUMBER: _ClassVar[int]
     THROUGH_FIELD_NUMBER: _ClassVar[int]
     RESTORE_FROM_FIELD_NUMBER: _ClassVar[int]
@@ -31,14 +28,10 @@ class Sealed(_message.Message):
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     FIRST_MS_FIELD_NUMBER: _ClassVar[int]
     END_MS_FIELD_NUMBER: _ClassVar[int]
-    CONDITIONS_FROM_FIELD_NUMBER: _ClassVar[int]
     IGNORED_FIELD_NUMBER: _ClassVar[int]
     UNSENT_FIELD_NUMBER: _ClassVar[int]
     QUERIES_FIELD_NUMBER: _ClassVar[int]
-    MILLIS_FROM_FIELD_NUMBER: _ClassVar[int]
-    CALLBACKS_FROM_FIELD_NUMBER: _ClassVar[int]
     FORWARDED_FIELD_NUMBER: _ClassVar[int]
-    DIGESTS_FIELD_NUMBER: _ClassVar[int]
     FIRED_DIGEST_FIELD_NUMBER: _ClassVar[int]
     READ_FROM_FIELD_NUMBER: _ClassVar[int]
     NEAR_FIELD_NUMBER: _ClassVar[int]
@@ -47,8 +40,6 @@ class Sealed(_message.Message):
     PREVIOUS_FIELD_NUMBER: _ClassVar[int]
     SENT_FIELD_NUMBER: _ClassVar[int]
     partition: int
-    first: int
-    last: int
     due: int
     fired: int
     rejected: int
@@ -59,7 +50,6 @@ class Sealed(_message.Message):
     lateness_p50_ms: int
     lateness_p99_ms: int
     lateness_max_ms: int
-    digest: int
     fence: int
     through: bytes
     restore_from: int
@@ -70,14 +60,10 @@ class Sealed(_message.Message):
     format: int
     first_ms: int
     end_ms: int
-    conditions_from: int
     ignored: _containers.RepeatedScalarFieldContainer[int]
     unsent: _containers.RepeatedCompositeFieldContainer[Unsent]
     queries: str
-    millis_from: int
-    callbacks_from: int
     forwarded: int
-    digests: int
     fired_digest: int
     read_from: int
     near: Records
@@ -85,7 +71,7 @@ class Sealed(_message.Message):
     cancels: Records
     previous: bytes
     sent: _containers.RepeatedCompositeFieldContainer[Sent]
-    def __init__(self, partition: _Optional[int] = ..., first: _Optional[int] = ..., last: _Optional[int] = ..., due: _Optional[int] = ..., fired: _Optional[int] = ..., rejected: _Optional[int] = ..., late_arrivals: _Optional[int] = ..., cancelled: _Optional[int] = ..., moved: _Optional[int] = ..., pending: _Optional[int] = ..., lateness_p50_ms: _Optional[int] = ..., lateness_p99_ms: _Optional[int] = ..., lateness_max_ms: _Optional[int] = ..., digest: _Optional[int] = ..., fence: _Optional[int] = ..., through: _Optional[bytes] = ..., restore_from: _Optional[int] = ..., worker: _Optional[str] = ..., partitions: _Optional[int] = ..., horizon_s: _Optional[int] = ..., horizon_from: _Optional[int] = ..., format: _Optional[int] = ..., first_ms: _Optional[int] = ..., end_ms: _Optional[int] = ..., conditions_from: _Optional[int] = ..., ignored: _Optional[_Iterable[int]] = ..., unsent: _Optional[_Iterable[_Union[Unsent, _Mapping]]] = ..., queries: _Optional[str] = ..., millis_from: _Optional[int] = ..., callbacks_from: _Optional[int] = ..., forwarded: _Optional[int] = ..., digests: _Optional[int] = ..., fired_digest: _Optional[int] = ..., read_from: _Optional[int] = ..., near: _Optional[_Union[Records, _Mapping]] = ..., far: _Optional[_Union[Records, _Mapping]] = ..., cancels: _Optional[_Union[Records, _Mapping]] = ..., previous: _Optional[bytes] = ..., sent: _Optional[_Iterable[_Union[Sent, _Mapping]]] = ...) -> None: ...
+    def __init__(self, partition: _Optional[int] = ..., due: _Optional[int] = ..., fired: _Optional[int] = ..., rejected: _Optional[int] = ..., late_arrivals: _Optional[int] = ..., cancelled: _Optional[int] = ..., moved: _Optional[int] = ..., pending: _Optional[int] = ..., lateness_p50_ms: _Optional[int] = ..., lateness_p99_ms: _Optional[int] = ..., lateness_max_ms: _Optional[int] = ..., fence: _Optional[int] = ..., through: _Optional[bytes] = ..., restore_from: _Optional[int] = ..., worker: _Optional[str] = ..., partitions: _Optional[int] = ..., horizon_s: _Optional[int] = ..., horizon_from: _Optional[int] = ..., format: _Optional[int] = ..., first_ms: _Optional[int] = ..., end_ms: _Optional[int] = ..., ignored: _Optional[_Iterable[int]] = ..., unsent: _Optional[_Iterable[_Union[Unsent, _Mapping]]] = ..., queries: _Optional[str] = ..., forwarded: _Optional[int] = ..., fired_digest: _Optional[int] = ..., read_from: _Optional[int] = ..., near: _Optional[_Union[Records, _Mapping]] = ..., far: _Optional[_Union[Records, _Mapping]] = ..., cancels: _Optional[_Union[Records, _Mapping]] = ..., previous: _Optional[bytes] = ..., sent: _Optional[_Iterable[_Union[Sent, _Mapping]]] = ...) -> None: ...
 
 class Sent(_message.Message):
     __slots__ = ("topic", "partitions", "records", "sha256")

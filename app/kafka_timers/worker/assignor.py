@@ -38,11 +38,7 @@ class StoreAssignor(PartitionAssignor):
     @property
     def format(self) -> int:
         """The seal format that every member of the group could read at the last assignment."""
-        try:
-            return self.group_for_topic(_FORMAT_KEY)
-        except KeyError:
-            # A member that does not know formats has made the assignment.
-            return 1
+        return self.group_for_topic(_FORMAT_KEY)
 
     def metadata(self, topics: set[str]) -> ConsumerProtocolMemberMetadata:
         """Return the data that this member sends to the assigning member."""
@@ -73,7 +69,7 @@ class StoreAssignor(PartitionAssignor):
             count = min(len(cluster.partitions_for_topic(topic) or ()), self.app.conf.topic_partitions)
             for name, numbers in spread(count, members).items():
                 assigned[name].actives[topic] = numbers
-        formats = [each.get("format", 1) for each in told.values()]
+        formats = [each["format"] for each in told.values()]
         groups = dict.fromkeys(topics, 0) | {_FORMAT_KEY: min(formats)}
         return {
             name: ConsumerProtocolMemberAssignment(

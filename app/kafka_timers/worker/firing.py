@@ -208,7 +208,7 @@ class Firing:
 
     @property
     def _fires_within_seconds(self) -> bool:
-        return self._partition.format > 2
+        return self._ports.settings.instant_every_ms > 0
 
     def _end_ms(self, second: int) -> int:
         """Return the end of the moments that have come, given that *second* is ticked."""
@@ -241,7 +241,6 @@ class Firing:
         quiet_ms = end_ms - partition.sealed_ms
         return partition.sealed_ms < end_ms and (
             partition.scan is not None
-            or partition.has_to_tell
             or quiet_ms >= self._ports.settings.seal_every_s * 1000
             or follower.store.has_due(partition.sealed_ms, end_ms)
         )
@@ -322,11 +321,9 @@ class Firing:
         seal.lateness_p50_ms = slice_.lateness_ms(0.5)
         seal.lateness_p99_ms = slice_.lateness_ms(0.99)
         seal.lateness_max_ms = slice_.lateness_ms(1)
-        seal.worker = ports.name
-        if seal.format > 1:
-            seal.queries, seal.previous = ports.queries, self._previous
-            if ports.settings.guarantee == "exactly-once":
-                slice_.sent.tell(seal)
+        seal.worker, seal.queries, seal.previous = ports.name, ports.queries, self._previous
+        if ports.settings.guarantee == "exactly-once":
+            slice_.sent.tell(seal)
         seal.partitions = ports.partitions
         for letter in await self._outbox.unsent():
             seal.unsent.add(topic=letter.topic, key=letter.key, reply=letter.value)

@@ -225,7 +225,6 @@ class Follower:
             accepted.rows,
             accepted.offsets,
             accepted.decided,
-            has_callbacks=accepted.has_callbacks,
             read=counted,
         )
         self.write(changes)

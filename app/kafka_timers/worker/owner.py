@@ -26,7 +26,7 @@ from kafka_timers.core.keys import FIRST_MS
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.tick_clock import TickClock, TickRead
 from kafka_timers.core.versions import Letter
-from kafka_timers.core.wire import CALLBACKS_FORMAT, Sealed, partitions_in
+from kafka_timers.core.wire import Sealed, partitions_in
 from kafka_timers.errors import TopicsError
 from kafka_timers.worker.faults import Fault, FencedError, RequestLogError
 from kafka_timers.worker.firing import Firing, SliceSize
@@ -108,10 +108,8 @@ class Owner:
 
     def _new_follower(self) -> Follower:
         ports = self._ports
-        # An owner that fires only at ticks uses the format of whole seconds.
-        form = ports.format() if ports.settings.instant_every_ms else min(ports.format(), 2)
         return Follower(
-            Partition(self.number, ports.settings.horizon_s, form, takes_callbacks=ports.format() >= CALLBACKS_FORMAT),
+            Partition(self.number, ports.settings.horizon_s, ports.format()),
             partitions=ports.partitions,
             topic=ports.names.requests,
             stores=ports.stores,

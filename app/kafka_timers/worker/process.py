@@ -223,8 +223,6 @@ class Worker:
             )
         self._format = format
         if self._ports and self._ticks:
-            # A worker of the version before may also have assigned partitions that were added.
-            numbers = {number for number in numbers if number < self._ports.partitions}
             self._owners = {number: Owner(number, self._ports) for number in numbers}
             self._ticks.follow(numbers)
         self._ticked_s = self._clock.elapsed_s()

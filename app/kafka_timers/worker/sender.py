@@ -5,8 +5,7 @@ Exactly once needs transactional producers of the owned partition. Their start f
 brokers abort its open transaction and refuse its writes. So a paused owner that comes back repeats nothing.
 
 There are two producers, used in turn. A broker accepts no new transaction of an id before the last one is complete, and
-checks that only every 20 ms. A worker of an earlier version fences only the first producer. So the second one is used
-only after a seal in a format for which such a worker leaves the partition to others.
+checks that only every 20 ms.
 
 Everything is in the transaction, even a seal without callbacks. Outside it, the seal of a paused owner could appear
 after one of its successor, and declare fewer requests done than the successor has fired.
@@ -43,8 +42,6 @@ BATCH_BYTES = 512 << 10
 _MISSING_S = 0.3
 # A compacted topic refuses records without a key.
 _BARRIER_KEY = b"barrier"
-# Workers that know this seal format fence both producers.
-_FORMAT_OF_TWO = 3
 
 
 def transactional_id(group: str, prefix: str, partition: int) -> str:
@@ -215,8 +212,7 @@ class KafkaSender:
             on_taken()
             if self._transactional:
                 await self._producer.commit()
-            is_first = self._producer is self._producers[0]
-            self._producer = self._producers[-1 if is_first and seal.format >= _FORMAT_OF_TWO else 0]
+            self._producer = self._producers[-1 if self._producer is self._producers[0] else 0]
             self._free.release()
         except ProducerFenced as error:
             raise FencedError from error

@@ -188,7 +188,7 @@ class TimerStore:
         return unpack_head(meta, self._identity)
 
     def _is_whole(self) -> bool:
-        """Tell whether all families have the same last batch. An earlier version stored no batch numbers."""
+        """Tell whether all families have the same last batch."""
         return self._db.get(_NUMBER) == self._ids.get(_IDS_NUMBER) == self._side.get(_SIDE_NUMBER)
 
     def counts(self) -> dict[int, Count]:
