@@ -319,18 +319,6 @@ async def test_a_batch_has_no_more_records_than_it_is_told(lake: Lake) -> None:
     assert sorted(int(row.operationMetrics["numOutputRows"]) for row in history.collect()) == [2, 2, 2]
 
 
-async def test_of_two_landings_into_a_new_lake_one_waits_for_the_other(lake: Lake) -> None:
-    await lake.publish(30)
-    await asyncio.gather(lake.land(), lake.land())
-    await lake.assert_landed(30)
-    assert not (Path(lake.settings.lake) / "_land" / "lease").exists()
-    (Path(lake.settings.lake) / "_land" / "lease").write_text(
-        '{"host": "elsewhere", "space": "", "pid": 7, "name": "x", "number": 1}'
-    )
-    with pytest.raises(LakeError, match="is being landed into by process 7 on elsewhere"):
-        await asyncio.to_thread(land_once, lake.spark, lake.settings, wait_s=0)
-
-
 async def test_metrics_show_the_landed_records_and_the_lag(lake: Lake) -> None:
     metrics, stop, begun_s = LakeMetrics(), threading.Event(), time.time()
 

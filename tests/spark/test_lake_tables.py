@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from zipimport import zipimporter
 
@@ -88,6 +89,16 @@ def test_rows_appended_again_under_their_version_are_there_once(spark: SparkSess
     assertDataFrameEqual(read(spark, root, POSITIONS), wanted)
     assert read_positions(spark, root, "timer-request") == {0: 5, 1: 7}
     assert read_topic_ids(spark, root) == {"timer-request": "b"}
+
+
+def test_rows_that_several_append_at_once_under_one_version_are_there_once(spark: SparkSession, root: str) -> None:
+    """None of them fails, because the rows are there."""
+    create(spark, root, POSITIONS)
+    rows = constant(spark, [("t", 0, 5, 0, "a")], COLUMNS)
+    with ThreadPoolExecutor(4) as threads:
+        for version in range(3):
+            list(threads.map(lambda _, version=version: append(rows, root, POSITIONS, "writer", version), range(4)))
+            assert read(spark, root, POSITIONS).count() == version + 1
 
 
 def test_functions_in_python_run_without_reading_archives_of_spark(spark: SparkSession) -> None:

@@ -73,5 +73,6 @@ def test_the_lake_tells_workers_how_far_it_has_promoted_and_they_may_only_look()
     found = [acl for acl in acls_of("a-", "g", "*") if acl.name == "a-kafka-timers-lake"]
     assert {(acl.process, acl.resource, acl.operations) for acl in found} == {
         ("lake", "group", ("Read",)),
+        ("lake", "transactional-id", ("Write",)),
         ("worker", "group", ("Describe",)),
     }

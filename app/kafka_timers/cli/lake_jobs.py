@@ -35,13 +35,6 @@ _WRONG = 3
     help="go on though a topic was made anew, as it has the same records at the same offsets",
 )
 @click.option(
-    "--wait-s",
-    type=click.FloatRange(min=0),
-    default=300.0,
-    show_default=True,
-    help="most seconds to wait for another landing of this lake to end",
-)
-@click.option(
     "--batch-records",
     type=click.IntRange(min=1),
     default=2_000_000,
@@ -53,7 +46,6 @@ def land(
     every_s: float,
     skip_lost: bool,
     same_records: bool,
-    wait_s: float,
     batch_records: int,
     **given: Any,
 ) -> None:
@@ -62,8 +54,8 @@ def land(
 
     Each record is in its table exactly once, even if you kill the job. It runs
     until Ctrl-C or SIGTERM, and finishes the batch under way first. One process
-    lands into a lake at a time: another one waits, and ends with 1 after
-    --wait-s.
+    lands at a time: it takes over from one that runs, which then ends with 1,
+    or with 0 if it was started with --once.
     """
     with needs("lake"):
         from kafka_timers.lake.land import land as run
@@ -79,7 +71,6 @@ def land(
             stop=stop,
             skip_lost=skip_lost,
             same_records=same_records,
-            wait_s=wait_s,
             batch_records=batch_records,
             metrics=metrics,
         )
@@ -106,7 +97,7 @@ def land(
     type=click.FloatRange(min=0, max=900),
     default=300.0,
     show_default=True,
-    help="most seconds to wait until the topic is landed, another landing has ended, or workers have judged conditions",
+    help="most seconds to wait until the topic is landed, or workers have judged conditions",
 )
 def promote(once: bool, lands: bool, every_s: float, bucket_s: int | None, wait_s: float, **given: Any) -> None:
     """
@@ -133,7 +124,7 @@ def promote(once: bool, lands: bool, every_s: float, bucket_s: int | None, wait_
         HostClock(),
         bucket_s=bucket_s or max(1, min(3600, settings.horizon_s // 4)),
         wait_s=wait_s,
-        land=(lambda: land_once(spark, settings, wait_s=wait_s, metrics=metrics)) if lands else None,
+        land=(lambda: land_once(spark, settings, metrics=metrics)) if lands else None,
         metrics=metrics,
     )
     if once:

@@ -8,7 +8,6 @@ The lake: jobs on Spark and Delta tables, for everything that need not be accura
     arrow       rows of Python as batches of Arrow (pure)
     folders     folders of the rows of requests (pure)
     records     records of Kafka → rows
-    small_file  a small file on the lake's storage
     land        timer-request, timer-sealed and timer-rejected → tables, exactly once
     maintain    compaction and retention
     versions    requests that were withdrawn, and copies that workers have taken (pure)
@@ -24,7 +23,7 @@ The lake: jobs on Spark and Delta tables, for everything that need not be accura
     lookup      all records of the timers with one id or key
     few         outcomes of few records
     query       views for SQL; many cancels or moves at once
-    lease       one landing at a time
+    fence       one landing at a time
     forget      removes the payloads of one person from the lake
     time_range  rows of the tables that belong to a time range
     proof       checks of the requests that seals have counted, and of links between seals (pure)

@@ -11,6 +11,15 @@ table, then one to `positions`, then one to the checkpoint:
 
 After a crash, the next run repeats the last batch if it is not done. It has the same records, and Delta skips the parts
 that were committed. One query for all topics would read every record from Kafka once per table.
+
+A landing that another one has taken over from may be paused within a batch, and go on later (see `fence`):
+
+    1. the first one asks whether it is held, and is paused
+    2. the second one finds that batch in the checkpoint, lands it under the same number, and lands more
+    3. the first one wakes up: Delta has that number, and the checkpoint has the next batch, so it ends
+
+If the first one wakes up earlier, the second one may find that its batch has begun or is done already, and starts anew
+behind it. Held by test_a_landing_that_was_paused_commits_nothing_behind_its_successor.
 """
 
 import asyncio
@@ -36,7 +45,7 @@ from kafka_timers.broker.seals import served_counts
 from kafka_timers.core.wire import Topics
 from kafka_timers.errors import LakeError
 from kafka_timers.lake import tables
-from kafka_timers.lake.lease import lease_of
+from kafka_timers.lake.fence import Fence
 from kafka_timers.lake.live import refuse_made_anew
 from kafka_timers.lake.metrics import LakeMetrics
 from kafka_timers.lake.progress import Batch, batch_of
@@ -55,8 +64,8 @@ _GATHERED_RECORDS = 250_000
 # With Kafka's default of 1 MiB, a broker works three times as long, for 6,000 requests at a time.
 _FETCH_BYTES = 8 << 20
 _POLL_S = 1
-# Longer than it takes to see that a killed landing does not go on.
-_WAIT_S = 300.0
+# Spark's class of the error that the checkpoint says already that a batch has begun, or is done.
+_DONE_BY_ANOTHER = "CONCURRENT_STREAM_LOG_UPDATE"
 # The offset that stands for the beginning of a partition in Spark's Kafka source.
 _EARLIEST = -2
 
@@ -74,11 +83,9 @@ class _Source:
     rows_of: Callable[[DataFrame], DataFrame]
 
 
-def land_once(
-    spark: SparkSession, settings: LakeSettings, *, wait_s: float = _WAIT_S, metrics: LakeMetrics | None = None
-) -> None:
+def land_once(spark: SparkSession, settings: LakeSettings, *, metrics: LakeMetrics | None = None) -> None:
     """Land the records that the topics hold now, as `land` does, and return."""
-    land(spark, settings, every_s=None, wait_s=wait_s, metrics=metrics)
+    land(spark, settings, every_s=None, metrics=metrics)
 
 
 def land(
@@ -89,12 +96,14 @@ def land(
     stop: threading.Event | None = None,
     skip_lost: bool = False,
     same_records: bool = False,
-    wait_s: float = _WAIT_S,
     batch_records: int = _BATCH_RECORDS,
     metrics: LakeMetrics | None = None,
 ) -> None:
     """
-    Land records until told to end, as the only landing of this lake.
+    Land records until told to end, as the only landing of the instance.
+
+    It takes over from a landing that runs. If another one takes over from it, it commits nothing more and ends: with a
+    warning if it was to end anyway, because that one lands the rest.
 
     Args:
         spark: session to run on.
@@ -104,25 +113,29 @@ def land(
         stop: when it is set, this returns after the batch under way.
         skip_lost: skip records that a topic has dropped before they were landed, instead of raising an error.
         same_records: go on with a topic that was made anew, because it has the same records at the same offsets.
-        wait_s: most seconds to wait for another landing of this lake to end.
         batch_records: maximum of records of a topic in a batch.
         metrics: metrics that count the landed records.
 
     Raises:
         LakeError: a topic is missing, was made anew, or has dropped records before they were landed; the lake cannot be
-            written, or has lost tables; another landing writes to it. The error loses nothing: the next run goes on
-            from here.
+            written, or has lost tables; another landing has taken over. The error loses nothing: the next run goes
+            on from here.
         BrokerError: no broker answers.
     """
     root, sources, stop = tables.root_of(settings), _sources(settings), stop or threading.Event()
-    with tables.translated(root), lease_of(spark, root, wait_s, stop) as is_lost:
-        if is_lost is not None:
-            if not same_records:
-                refuse_made_anew(tables.read_topic_ids(spark, root), {each.topic: each.topic_id for each in sources})
-            options = {"maxOffsetsPerTrigger": str(batch_records), "failOnDataLoss": str(not skip_lost).lower()}
-            _land(spark, settings, root, sources, every_s, stop, metrics or LakeMetrics(), options)
-            if is_lost():
-                raise LakeError(f"landing into {root} has stopped: another landing has taken over, and goes on")
+    fence = Fence(settings.kafka, settings.topic_prefix)
+    with tables.translated(root):
+        fence.take_over()
+        if not same_records:
+            refuse_made_anew(tables.read_topic_ids(spark, root), {each.topic: each.topic_id for each in sources})
+        options = {"maxOffsetsPerTrigger": str(batch_records), "failOnDataLoss": str(not skip_lost).lower()}
+        while not _land(spark, settings, root, sources, fence, every_s, stop, metrics or LakeMetrics(), options):
+            log.info("the landing before has written its last batch")
+    if fence.is_lost:
+        told = f"landing into {root} has stopped: another landing has taken over, and goes on"
+        if every_s is not None:
+            raise LakeError(told)
+        log.warning("%s", told)
 
 
 def _land(
@@ -130,11 +143,13 @@ def _land(
     settings: LakeSettings,
     root: str,
     sources: list[_Source],
+    fence: Fence,
     every_s: float | None,
     stop: threading.Event,
     metrics: LakeMetrics,
     options: Mapping[str, str],
-) -> None:
+) -> bool:
+    """Return whether landing has ended; False if the landing before was the first to begin or to end a batch."""
     queries: list[StreamingQuery] = []
     with tables.translated(root):
         try:
@@ -143,13 +158,20 @@ def _land(
                 tables.create(spark, root, table)
             for source, starting in zip(sources, offsets, strict=True):
                 records = _records(spark, settings, source, starting, options)
-                queries.append(_start(records, settings, root, source, every_s))
+                queries.append(_start(records, settings, root, source, fence, every_s))
             _wait(sources, queries, stop, metrics)
+            return True
         except (StreamingQueryException, Py4JError) as error:
             if stop.is_set():
                 # A signal to the whole group of processes ends Spark, too.
                 log.info("ended within a batch, which the next run begins anew")
-                return
+                return True
+            # Whoever takes over may also have written to table and checkpoint first.
+            if not fence.is_held():
+                log.info("%s", tables.words_of(error))
+                return True
+            if _DONE_BY_ANOTHER in str(error):
+                return False
             _explain_loss(spark, settings, root, sources)
             raise LakeError(f"landing into {root} has stopped: {tables.words_of(error)}") from error
         finally:
@@ -228,19 +250,21 @@ def _records(
 
 
 def _start(
-    records: DataFrame, settings: LakeSettings, root: str, source: _Source, every_s: float | None
+    records: DataFrame, settings: LakeSettings, root: str, source: _Source, fence: Fence, every_s: float | None
 ) -> StreamingQuery:
     writer = records.writeStream.queryName(f"land {source.topic} into {root}")
     writer = writer.option("checkpointLocation", _checkpoint(root, source))
-    writer = writer.foreachBatch(partial(_append, settings, root, source))
+    writer = writer.foreachBatch(partial(_append, settings, root, source, fence))
     if every_s is None:
         return writer.trigger(availableNow=True).start()
     return writer.trigger(processingTime=f"{round(every_s * 1000)} milliseconds").start()
 
 
-def _append(settings: LakeSettings, root: str, source: _Source, batch: DataFrame, number: int) -> None:
+def _append(settings: LakeSettings, root: str, source: _Source, fence: Fence, batch: DataFrame, number: int) -> None:
     """Commit a batch under the checkpoint's id and *number*; a new checkpoint counts from 0 again."""
     spark = batch.sparkSession
+    if not fence.is_held():
+        raise LakeError("another landing has taken over")
     # A topic that is made anew meanwhile may have records at the next offsets soon.
     refuse_made_anew({source.topic: source.topic_id}, asyncio.run(topic_ids(settings.kafka, [source.topic])))
     name, before, ends = _named(spark, _checkpoint(root, source), number)

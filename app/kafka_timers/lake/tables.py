@@ -157,7 +157,12 @@ def append(
         writer = writer.option("optimizeWrite", "true")
     if app_id is not None:
         writer = writer.option("txnAppId", app_id).option("txnVersion", str(version))
-    writer.save(path_of(root, table))
+    try:
+        writer.save(path_of(root, table))
+    except (PySparkException, Py4JError) as error:
+        # Another process has appended the version since this one looked for it.
+        if app_id is None or "DELTA_CONCURRENT_TRANSACTION" not in str(error):
+            raise
 
 
 def read_positions(spark: SparkSession, root: str, topic: str) -> dict[int, int]:

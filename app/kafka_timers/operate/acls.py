@@ -125,6 +125,7 @@ def acls_of(prefix: str, group: str, callbacks: str, door: str = "") -> list[Acl
     for name, is_prefix in map(_pattern, callbacks.split(",")):
         allow("lake", name, "audit of callbacks", _READ, is_prefix=is_prefix)
     allow("lake", lake_group(prefix), "progress of the lake, for the workers", _READ, of="group")
+    allow("lake", lake_group(prefix), "one landing at a time", _WRITE, of="transactional-id")
     # Each reader of Spark has a group of its own and commits nothing in it.
     allow("lake", "spark-kafka-", "Spark's readers", _READ, of="group", is_prefix=True)
 
