@@ -21,11 +21,12 @@ from typing import Any, Self
 from kafka_timers.adapters import DOORS, check_doors, check_history
 from kafka_timers.adapters.headers import NAMES
 from kafka_timers.broker.connection import Kafka
-from kafka_timers.core.wire import SECOND_LIMIT
+from kafka_timers.core.wire import SECOND_LIMIT, instance_name
 from kafka_timers.environment import env_name
 from kafka_timers.errors import SettingsError
 
 __all__ = [
+    "GroupSettings",
     "KafkaSettings",
     "LakeSettings",
     "OscillatorSettings",
@@ -208,6 +209,21 @@ class KafkaSettings(_Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class GroupSettings(KafkaSettings):
+    """Settings of every process that belongs to the workers' group, or looks at it."""
+
+    group: str = setting(
+        "", "consumer group of all workers of an instance; empty is the topic prefix and `kafka-timers`"
+    )
+
+    def __post_init__(self) -> None:
+        """Take the default that follows from the topic prefix."""
+        super().__post_init__()
+        # The dataclass is frozen for all others.
+        object.__setattr__(self, "group", self.group.strip() or instance_name(self.topic_prefix))
+
+
+@dataclass(frozen=True, kw_only=True)
 class OscillatorSettings(KafkaSettings):
     """Settings of one oscillator replica."""
 
@@ -230,12 +246,9 @@ class OscillatorSettings(KafkaSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkerSettings(KafkaSettings):
+class WorkerSettings(GroupSettings):
     """Settings of one worker process."""
 
-    group: str = setting(
-        "kafka-timers", "consumer group of all workers of an instance", if_empty="give the name of a consumer group"
-    )
     data_dir: str = setting(
         "kafka-timers-data", "folder of this worker's stores; each worker needs its own", if_empty="give a folder"
     )
@@ -392,12 +405,9 @@ class WorkerSettings(KafkaSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlannerSettings(KafkaSettings):
+class PlannerSettings(GroupSettings):
     """Settings of a process that plans recurring timers and does nothing else."""
 
-    group: str = setting(
-        "kafka-timers", "consumer group of the workers of this instance", if_empty="give the name of a consumer group"
-    )
     host: str = setting("127.0.0.1", "address for /metrics, /livez and /readyz", if_empty=_HOST_MISSING)
     port: int = setting(0, "port for /metrics, /livez and /readyz; 0 serves none", least=0, most=_PORT_MAX)
     session_timeout_s: float = setting(

@@ -20,7 +20,7 @@ from kafka_timers.broker.connection import Kafka
 from kafka_timers.dev.broker import EmbeddedKafka, free_port
 from kafka_timers.dev.cluster import EmbeddedCluster
 from kafka_timers.dev.process import Child
-from kafka_timers.worker.sender import transactional_id
+from kafka_timers.worker.sender import transactional_ids
 
 __all__ = ["Process", "Stage"]
 
@@ -191,7 +191,7 @@ class Stage:
 
     async def coordinator_of(self, number: int) -> int:
         """Return the broker that coordinates the transactions of the owner of partition *number*."""
-        name = transactional_id(self.group, self.prefix, number)
+        name, _ = transactional_ids(self.prefix, number)
         async with Cluster.open(Kafka(self.kafka.bootstrap)) as cluster:
             return await cluster.coordinator(CoordinationType.TRANSACTION, name)
 

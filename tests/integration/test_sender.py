@@ -246,7 +246,7 @@ async def test_a_barrier_ends_a_transaction_whose_end_the_broker_has_lost(
     names = Topics.of(prefix)
     await create(Kafka(broker.bootstrap), prefix, 1)
     settings = WorkerSettings(bootstrap=broker.bootstrap, topic_prefix=prefix, group=prefix + "g")
-    name = transactional_ids(settings.group, prefix, 0)[which]
+    name = transactional_ids(prefix, 0)[which]
     async with AIOKafkaProducer(bootstrap_servers=broker.bootstrap, transactional_id=name) as producer:
         identity = producer._txn_manager.producer_id, producer._txn_manager.producer_epoch
         batch = batch_of([(b"0", Sealed(end_ms=8_000).SerializeToString())], in_transaction_of=identity)

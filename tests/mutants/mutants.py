@@ -386,14 +386,18 @@ MUTANTS = [
     Mutant("replicas that are missing are a topic's refusal", "codes.DELAYS_OF_LEADERS", without(19)),
     Mutant("a requester speaks for the service", "wire.callback_headers", compare("_0", "SERVICE_HEADERS")),
     # --- instances, and their status ---------------------------------------------------------------------------------
-    Mutant("instances have transactional ids in common", "sender.transactional_id", always()),
+    Mutant(
+        "instances have transactional ids in common",
+        "sender.transactional_ids",
+        put("instance_name('')", "instance_name"),
+    ),
     Mutant(
         "an owner's second producer is shut out by its first use",
         *("KafkaSender.start", put("[self._producer]", "_producers")),
         "KafkaSender.begin",
         restate("_\nif self._producer.coordinator.identity[0] < 0: await self._producer.start()", "acquire"),
     ),
-    Mutant("doors have transactional ids in common", "passing.transactional_id", always()),
+    Mutant("doors have transactional ids in common", "passing.transactional_id", put("'.'", "/", "1/2")),
     Mutant("partitions that were added are served", "served_partitions", boolean("0", "2/4")),
     Mutant("a partition that stands still is not told of", "health._partitions", never("LIMIT_S", "2/2")),
     # --- prebuilt callbacks ------------------------------------------------------------------------------------------

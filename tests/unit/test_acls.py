@@ -45,9 +45,19 @@ def test_doors_are_read_and_some_get_tombstones(door: str, operations: tuple[str
     assert {(acl["resource"], acl["name"], *acl["operations"]) for acl in more} == {
         ("topic", "schedules", "Read", *operations, "DescribeConfigs"),
         ("group", f"kafka-timers.door.{door}", "Read"),
-        ("transactional-id", f"kafka-timers.door.{door}.", "Write"),
     }
     assert {acl["principal"] for acl in more} == {"User:worker"}
+
+
+def test_the_group_and_all_transactional_ids_follow_from_the_topic_prefix() -> None:
+    found = [acl for acl in json.loads(acls("--json", "--topic-prefix", "c-")) if acl["process"] == "worker"]
+    groups = {acl["name"] for acl in found if acl["resource"] == "group"}
+    assert {"c-kafka-timers", "c-kafka-timers.planner", "c-kafka-timers-lake"} <= groups
+    assert all(name.startswith("c-") for name in groups)
+    for more in ((), ("--group", "g", "--door", "etf1=t")):
+        found = json.loads(acls("--json", "--topic-prefix", "c-", *more))
+        ids = [acl for acl in found if (acl["resource"], acl["process"]) == ("transactional-id", "worker")]
+        assert [(acl["name"], acl["is_prefix"]) for acl in ids] == [("c-kafka-timers.", True)]
 
 
 def test_each_process_may_only_read_the_records_of_others() -> None:

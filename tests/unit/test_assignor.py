@@ -59,6 +59,26 @@ def test_a_topic_that_does_not_exist_gives_nobody_anything(members: dict[str, St
     assert [partitions for _, partitions in assigned["a"].assignment + assigned["b"].assignment] == [[], []]
 
 
+def test_a_member_that_subscribes_something_else_is_assigned_nothing(members: dict[str, StoreAssignor]) -> None:
+    """Whoever leads, and though the newcomer has stores. The group is that of the member that owns partitions."""
+    rebalance({"a": members["a"]}, leader="a")
+    told = {"a": members["a"].metadata({"oscillator"}), "b": members["b"].metadata({"c-oscillator"})}
+    for leader in members.values():
+        assigned = leader.assign(CLUSTER, told)
+        assert assigned["a"].assignment == [("oscillator", [0, 1, 2, 3])]
+        assert assigned["b"].assignment == []
+        for name, member in members.items():
+            member.on_assignment(assigned[name])
+            assert member.topic == "oscillator"
+
+
+def test_of_two_that_join_at_once_one_is_assigned_nothing(members: dict[str, StoreAssignor]) -> None:
+    told = {"a": members["a"].metadata({"oscillator"}), "b": members["b"].metadata({"z-oscillator"})}
+    assert members["a"].topic == ""
+    for leader in members.values():
+        assert leader.assign(CLUSTER, told)["b"].assignment == []
+
+
 def test_a_member_learns_the_format_that_all_members_know(members: dict[str, StoreAssignor]) -> None:
     rebalance(members, leader="a")
     assert members["b"].format == FORMAT

@@ -14,7 +14,14 @@ from kafka_timers.dev.settings import DevSettings
 from kafka_timers.environment import env_name
 from kafka_timers.errors import SettingsError
 from kafka_timers.lake.settings import RunningSettings
-from kafka_timers.settings import LakeSettings, OscillatorSettings, WorkerSettings, bounds_of
+from kafka_timers.settings import (
+    GroupSettings,
+    LakeSettings,
+    OscillatorSettings,
+    PlannerSettings,
+    WorkerSettings,
+    bounds_of,
+)
 
 Settings = (
     type[DevSettings] | type[LakeSettings] | type[OscillatorSettings] | type[WorkerSettings] | type[ConsoleSettings]
@@ -224,7 +231,6 @@ def test_a_text_that_is_none_of_the_choices_is_refused(settings: Settings) -> No
     ("settings", "name"),
     [
         (WorkerSettings, "allowed_topics"),
-        (WorkerSettings, "group"),
         (WorkerSettings, "data_dir"),
         (WorkerSettings, "host"),
         (OscillatorSettings, "host"),
@@ -235,6 +241,15 @@ def test_a_text_that_is_none_of_the_choices_is_refused(settings: Settings) -> No
 def test_a_text_that_has_to_be_there_is_refused_when_it_is_empty(settings: Settings, name: str, text: str) -> None:
     with pytest.raises(SettingsError, match=f"^{name} '{text}': give "):
         settings(**{name: text})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("settings", [WorkerSettings, PlannerSettings, ConsoleSettings])
+def test_the_group_follows_from_the_topic_prefix_unless_it_is_given(settings: type[GroupSettings]) -> None:
+    assert settings().group == "kafka-timers"
+    assert settings(topic_prefix="c-").group == "c-kafka-timers"
+    assert settings(topic_prefix="c-", group="  ").group == "c-kafka-timers"
+    assert settings(topic_prefix="c-", group="g").group == "g"
+    assert settings.from_env({"KAFKA_TIMERS_TOPIC_PREFIX": "c-", "KAFKA_TIMERS_GROUP": ""}).group == "c-kafka-timers"
 
 
 def test_commands_that_take_single_settings_refuse_the_same_values_as_the_processes() -> None:

@@ -58,7 +58,7 @@ KEEPINGS: dict[str, Keeping] = {"etf1": etf1.KEEPING, "skyuk": skyuk.KEEPING}
 
 
 def adapter_group(group: str, name: str) -> str:
-    """Return the consumer group of adapter *name*, for workers in *group*. Its transactional ids begin with it."""
+    """Return the consumer group of adapter *name*, for workers in *group*."""
     return f"{group}.door.{name}"
 
 

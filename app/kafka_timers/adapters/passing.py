@@ -11,6 +11,7 @@ from kafka_timers.adapters.ending import Ending
 from kafka_timers.adapters.source import SourceLog
 from kafka_timers.broker.producer import Producer
 from kafka_timers.core.callbacks import Target
+from kafka_timers.core.wire import instance_name
 from kafka_timers.worker.ports import Ready
 from kafka_timers.worker.sender import BATCH_BYTES
 
@@ -61,12 +62,16 @@ class Passing:
     refused: Counter[StrEnum] = field(default_factory=Counter)
 
 
-def transactional_id(group: str, prefix: str, topic: str, partition: int) -> str:
+def transactional_id(prefix: str, reader: str, topic: str, partition: int) -> str:
     """
-    Return the transactional id for reading *partition* of a door's *topic*; it begins with *group* and a dot.
+    Return the transactional id for reading *partition* of *topic*. It begins with the name of the instance and a dot.
 
-    Different arguments give different ids. Where the plain form would be ambiguous, as for prefix `eu.` with topic
-    `orders` and for topic `eu.orders`, it ends with prefix and topic.
+    Different arguments give different ids, because no topic has a slash in its name.
+
+    Args:
+        prefix: prefix of the service's own topics.
+        reader: `planner`, or `door.` and the name of the door.
+        topic: name of the topic.
+        partition: number of the partition.
     """
-    name = f"{group}.{prefix}{topic}.{partition}"
-    return name if not prefix and "." not in topic else f"{name}/{prefix}/{topic}/"
+    return f"{instance_name(prefix)}.{reader}/{topic}/{partition}"

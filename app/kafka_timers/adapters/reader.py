@@ -198,7 +198,7 @@ class AdapterReader:
         if not (topic_id := cluster.topic_id(at.topic)):
             raise TopicsError(f"{self._title}: topic {at.topic} was deleted, or no broker tells its id now")
         ending = Ending(self._ended)
-        name = transactional_id(self._group, settings.topic_prefix, at.topic, number)
+        name = transactional_id(settings.topic_prefix, f"door.{self._name}", at.topic, number)
         lane, bytes_max = f"door {number}", self._outlet.batch_bytes
         producer = Producer(cluster, name, timeout_s, bytes_max, lane, self._group)
         try:

@@ -19,7 +19,7 @@ from kafka_timers.broker.asking import CoordinatorLink, gravest
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.topics import answering
-from kafka_timers.core.wire import Topics, number_in
+from kafka_timers.core.wire import Topics, instance_name, number_in
 
 __all__ = ["closed_second", "lake_group", "tell_closed"]
 
@@ -31,7 +31,7 @@ _NO_GENERATION, _NO_MEMBER, _AS_BROKER_SAYS = -1, "", -1
 
 def lake_group(prefix: str) -> str:
     """Return the name of the group for the instance with *prefix*."""
-    return f"{prefix}kafka-timers-lake"
+    return f"{instance_name(prefix)}-lake"
 
 
 async def tell_closed(kafka: Kafka, prefix: str, second: int, landed: Mapping[int, int]) -> None:

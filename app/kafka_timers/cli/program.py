@@ -47,6 +47,7 @@ from kafka_timers.cli.schedules import schedule
 from kafka_timers.client.request import Outcome
 from kafka_timers.clock import HostClock
 from kafka_timers.console.settings import ConsoleSettings
+from kafka_timers.core.wire import instance_name
 from kafka_timers.dev.settings import DevSettings
 from kafka_timers.environment import env_name
 from kafka_timers.errors import KafkaTimersError
@@ -340,7 +341,11 @@ def status(kafka: Kafka, topic_prefix: str, group: str, allowed_topics: str, sea
     groups. It exits with 1 if there is a problem.
     """
     found = wait_for(
-        read_status(kafka, topic_prefix, group, HostClock(), allowed_topics=allowed_topics, seal_every_s=seal_every_s)
+        read_status(
+            *(kafka, topic_prefix, group or instance_name(topic_prefix), HostClock()),
+            allowed_topics=allowed_topics,
+            seal_every_s=seal_every_s,
+        )
     )
     problems = problems_of(found)
     if as_json:
@@ -402,7 +407,8 @@ def acls(bootstrap: str, principals: Sequence[tuple[str, str]], as_json: bool, *
     topics and doors of your workers.
     """
     who = {process: f"User:{process}" for process in PROCESSES} | dict(principals)
-    found = acls_of(given["topic_prefix"], given["group"], given["allowed_topics"], given["door"])
+    prefix, group = given["topic_prefix"], given["group"]
+    found = acls_of(prefix, group or instance_name(prefix), given["allowed_topics"], given["door"])
     if as_json:
         click.echo(json.dumps(acls_document(found, who)))
         return

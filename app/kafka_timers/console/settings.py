@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kafka_timers.errors import SettingsError
-from kafka_timers.settings import QuerySettings, WorkerSettings, is_loopback, setting
+from kafka_timers.settings import GroupSettings, QuerySettings, WorkerSettings, is_loopback, setting
 
 __all__ = ["ConsoleSettings"]
 
@@ -21,10 +21,9 @@ def _as_workers_have(name: str) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConsoleSettings(QuerySettings):
+class ConsoleSettings(GroupSettings, QuerySettings):
     """Settings of the console."""
 
-    group: str = _as_workers_have("group")
     allowed_topics: str = _as_workers_have("allowed_topics")
     seal_every_s: int = _as_workers_have("seal_every_s")
     host: str = setting("127.0.0.1", "address of the console", if_empty="give an address of this host")

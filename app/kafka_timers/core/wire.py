@@ -152,6 +152,16 @@ class Topics:
         return topic in dataclasses.astuple(self)
 
 
+def instance_name(prefix: str) -> str:
+    """
+    Return the name of the instance whose topics have *prefix*.
+
+    It is the default group of the workers. The transactional ids of all processes begin with it and a dot, whatever the
+    group: so two groups on the same topics fence each other, and nothing fires twice.
+    """
+    return f"{prefix}kafka-timers"
+
+
 TICK = b"1"
 OSCILLATOR_HEADER = "oscillator"
 

@@ -25,6 +25,7 @@ from rich.console import Console
 from kafka_timers.adapters import door_topics
 from kafka_timers.broker import topics
 from kafka_timers.broker.connection import Kafka
+from kafka_timers.core.wire import instance_name
 from kafka_timers.dev import jars, java
 from kafka_timers.dev.broker import EmbeddedKafka, refuse_taken_port
 from kafka_timers.dev.cluster import EmbeddedCluster
@@ -204,8 +205,9 @@ def commands(settings: DevSettings, bootstrap: str, folder: Path) -> dict[str, l
         ]
         for replica in range(_OSCILLATORS)
     }
+    group = ["--group", instance_name(settings.topic_prefix)]
     worker = [
-        *(*program, "worker", *common, "--data-dir", str(folder / "worker")),
+        *(*program, "worker", *common, *group, "--data-dir", str(folder / "worker")),
         *("--port", str(settings.worker_port)),
         *("--query-host", _HOST, "--query-port", str(settings.query_port)),
         # The variable sets the number for new topics, and existing topics may have another.
@@ -214,7 +216,7 @@ def commands(settings: DevSettings, bootstrap: str, folder: Path) -> dict[str, l
         *("--door", settings.door),
     ]
     # Reachable from this host only, so everybody here may try it out.
-    console = [*program, "console", *common, "--port", str(settings.console_port), "--writable"]
+    console = [*program, "console", *common, *group, "--port", str(settings.console_port), "--writable"]
     where = [*instance, *_lake(folder), "--master", "local[2]"]
     # One job lands and promotes: two Sparks that start side by side take twice the time and twice the memory.
     lake = [

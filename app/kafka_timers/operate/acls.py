@@ -9,7 +9,7 @@ from dataclasses import astuple, dataclass
 
 from kafka_timers.adapters import KEEPINGS, adapter_group, added_group, door_topics
 from kafka_timers.broker.lake_group import lake_group
-from kafka_timers.core.wire import Topics
+from kafka_timers.core.wire import Topics, instance_name
 from kafka_timers.errors import SettingsError
 from kafka_timers.planner import planner_group
 
@@ -91,32 +91,21 @@ def acls_of(prefix: str, group: str, callbacks: str, door: str = "") -> list[Acl
     allow("worker", topics.rejected, "refused requests", _WRITE, _CONFIGS)
     allow("worker", topics.schedules, "recurring timers", _READ, _CONFIGS)
     allow("worker", topics.planned, "progress of their planning", _READ, _WRITE, _CONFIGS)
-    planners = planner_group(group)
-    allow("worker", planners, "planning of recurring timers", _READ, of="group")
-    allow("worker", f"{planners}.", "planning of recurring timers", _WRITE, of="transactional-id", is_prefix=True)
+    allow("worker", planner_group(group), "planning of recurring timers", _READ, of="group")
     allow("worker", topics.replies, "answers to cancels and moves", _WRITE, _CONFIGS)
     for name, is_prefix in map(_pattern, callbacks.split(",")):
         allow("worker", name, "callbacks", _WRITE, _CONFIGS, is_prefix=is_prefix)
     allow("worker", group, "membership of the workers' group", _READ, of="group")
-    allow("worker", f"{group}.{prefix}", "transactions", _WRITE, of="transactional-id", is_prefix=True)
+    allow("worker", f"{instance_name(prefix)}.", "transactions", _WRITE, of="transactional-id", is_prefix=True)
     # Used only with a horizon.
     allow("worker", lake_group(prefix), "progress of the lake", "Describe", of="group")
     # Used only where partitions were added to timer-request.
     allow("worker", added_group(group), "requests in added partitions", _READ, of="group")
-    allow(
-        "worker",
-        f"{added_group(group)}.",
-        "requests in added partitions",
-        _WRITE,
-        of="transactional-id",
-        is_prefix=True,
-    )
     for name, topic in adapters:
-        own_group, why = adapter_group(group, name), f"door {name}"
+        why = f"door {name}"
         # Some doors write tombstones, as the other scheduler does.
         allow("worker", topic, why, _READ, *([_WRITE] if name in KEEPINGS else []), _CONFIGS)
-        allow("worker", own_group, why, _READ, of="group")
-        allow("worker", f"{own_group}.", why, _WRITE, of="transactional-id", is_prefix=True)
+        allow("worker", adapter_group(group, name), why, _READ, of="group")
 
     allow("lake", topics.requests, "landing and promoting requests", _READ, _WRITE, _CONFIGS)
     for name, why in ((topics.sealed, "seals"), (topics.rejected, "refused requests"), (topics.oscillator, "ticks")):

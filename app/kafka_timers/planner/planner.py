@@ -166,7 +166,6 @@ class SchedulePlanner:
         self._planned_s[number] = self._clock.elapsed_s()
         if self._ticks:
             self._ticks.follow([number])
-        base = Topics()
         try:
             while True:
                 partition = PlannedPartition(
@@ -174,7 +173,7 @@ class SchedulePlanner:
                     number,
                     self._topics,
                     self._outlet,
-                    transactional_id(self._group, self._prefix, base.schedules, number),
+                    transactional_id(self._prefix, "planner", self._topics.schedules, number),
                     self._timeout_s,
                     lambda: self._seconds.get(number, 0) * 1000 or None,
                     ticked,

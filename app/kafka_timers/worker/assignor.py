@@ -1,6 +1,9 @@
 """
 Makes Faust's group assign partitions by `placement`: each member reports its stores when it joins.
 
+The members of a group serve one topic. A worker of another instance, which was given the same group by mistake, gets no
+partition, and learns with its assignment which topic the others serve.
+
 A member also reports the seal format that it knows, and learns with its assignment the format that all members know.
 
 Faust's own assignor only keeps the partitions of members that stay. It ignores the disk of a member that comes back.
@@ -8,6 +11,7 @@ Faust's own assignor only keeps the partitions of members that stay. It ignores 
 
 import json
 import zlib
+from collections import Counter
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
@@ -40,6 +44,11 @@ class StoreAssignor(PartitionAssignor):
         """The seal format that every member of the group could read at the last assignment."""
         return self.group_for_topic(_FORMAT_KEY)
 
+    @property
+    def topic(self) -> str:
+        """The topic that the group served at the last assignment; empty if there is none."""
+        return next((name for name in self._topic_groups if name != _FORMAT_KEY), "")
+
     def metadata(self, topics: set[str]) -> ConsumerProtocolMemberMetadata:
         """Return the data that this member sends to the assigning member."""
         conf = self.app.conf
@@ -63,14 +72,14 @@ class StoreAssignor(PartitionAssignor):
             for name, each in told.items()
         }
         assigned = {name: ClientAssignment(actives={}, standbys={}) for name in members}
-        topics = {topic for metadata in member_metadata.values() for topic in metadata.subscription}
-        for topic in topics:
-            # Partitions that were added by mistake are not assigned.
-            count = min(len(cluster.partitions_for_topic(topic) or ()), self.app.conf.topic_partitions)
-            for name, numbers in spread(count, members).items():
-                assigned[name].actives[topic] = numbers
-        formats = [each["format"] for each in told.values()]
-        groups = dict.fromkeys(topics, 0) | {_FORMAT_KEY: min(formats)}
+        wanted = {name: topic for name, metadata in member_metadata.items() for topic in metadata.subscription}
+        topic = _served(wanted, members)
+        ours = {name: member for name, member in members.items() if wanted.get(name) == topic}
+        # Partitions that were added by mistake are not assigned.
+        count = min(len(cluster.partitions_for_topic(topic) or ()), self.app.conf.topic_partitions)
+        for name, numbers in spread(count, ours).items():
+            assigned[name].actives[topic] = numbers
+        groups = {topic: 0, _FORMAT_KEY: min(told[name]["format"] for name in ours)}
         return {
             name: ConsumerProtocolMemberAssignment(
                 self.version,
@@ -79,6 +88,14 @@ class StoreAssignor(PartitionAssignor):
             )
             for name, own in assigned.items()
         }
+
+
+def _served(wanted: Mapping[str, str], members: Mapping[str, Member]) -> str:
+    """Return the topic of the members that own the most partitions, which a newcomer cannot; of as many, the first."""
+    owned = Counter(dict.fromkeys(sorted(wanted.values()), 0))
+    for name, topic in wanted.items():
+        owned[topic] += len(members[name].owns)
+    return max(owned, key=owned.__getitem__)
 
 
 def _stores_in(folder: Path) -> dict[str, float]:

@@ -23,10 +23,16 @@ _HEARTBEAT_S = 0.5
 
 OnAssigned = Callable[[set[int], int, str], Awaitable[None]]
 OnRevoked = Callable[[set[int]], Awaitable[None]]
+OnRefused = Callable[[str], None]
 
 
 def make_app(
-    settings: WorkerSettings, partitions: int, name: str, on_assigned: OnAssigned, on_revoked: OnRevoked
+    settings: WorkerSettings,
+    partitions: int,
+    name: str,
+    on_assigned: OnAssigned,
+    on_revoked: OnRevoked,
+    on_refused: OnRefused,
 ) -> faust.App:
     """
     Return the app, finalized and not started.
@@ -38,6 +44,7 @@ def make_app(
         on_assigned: called with all partitions that this worker owns from now on, the seal format that every member of
             the group knows, and this worker's member id.
         on_revoked: called with the partitions that it gives up, before others can own them.
+        on_refused: called with the reason if the group serves another instance, so that this worker has to end.
     """
     topic, kafka = Topics.of(settings.topic_prefix).oscillator, settings.kafka
     app = faust.App(
@@ -79,6 +86,12 @@ def make_app(
     @app.on_partitions_assigned.connect(weak=False)
     async def assigned(app: faust.App, assigned: set[TP], **_kwargs: object) -> None:
         assignor: Any = app.assignor
+        if assignor.topic != topic:
+            on_refused(
+                f"group {settings.group} is that of workers on topic {assignor.topic}, and this worker needs "
+                f"{topic}: leave --group out, so that it follows from --topic-prefix, or give each instance its own"
+            )
+            return
         await on_assigned({at.partition for at in assigned if at.topic == topic}, assignor.format, member_id_of(app))
 
     @app.on_partitions_revoked.connect(weak=False)

@@ -179,7 +179,7 @@ class Worker:
                 await _leave(app)
 
     async def _started(self, ports: Ports) -> faust.App:
-        app = make_app(self._settings, ports.partitions, ports.name, self._on_assigned, self._on_revoked)
+        app = make_app(self._settings, ports.partitions, ports.name, self._on_assigned, self._on_revoked, self._give_up)
         try:
             await app.start()
         except BaseException as error:

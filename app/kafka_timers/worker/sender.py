@@ -26,7 +26,7 @@ from kafka_timers.broker.producer import Producer
 from kafka_timers.broker.producing import naming_the_timeout
 from kafka_timers.broker.refusals import RefusedError
 from kafka_timers.core.refused import Reason
-from kafka_timers.core.wire import Sealed, Topics, is_complete
+from kafka_timers.core.wire import Sealed, Topics, instance_name, is_complete
 from kafka_timers.settings import WorkerSettings
 from kafka_timers.worker.faults import FencedError, TopicsRefusedError
 from kafka_timers.worker.ports import Barrier, Ready
@@ -44,21 +44,13 @@ _MISSING_S = 0.3
 _BARRIER_KEY = b"barrier"
 
 
-def transactional_id(group: str, prefix: str, partition: int) -> str:
+def transactional_ids(prefix: str, partition: int) -> tuple[str, str]:
     """
-    Return the transactional id of the owner of *partition*; it begins with *group*, a dot and *prefix*.
+    Return both transactional ids of the owner of *partition*. They begin with the name of the instance and a dot.
 
-    Different arguments give different ids. Where the plain form would be ambiguous, as for group `timers` with prefix
-    `eu.` and group `timers.eu`, it ends with the name of `timer-request`.
+    Different arguments give different ids.
     """
-    name = f"{group}.{prefix}{partition}"
-    is_plain = "." not in group and not prefix[-1:].isdecimal()
-    return name if is_plain else f"{name}/{Topics.of(prefix).requests}"
-
-
-def transactional_ids(group: str, prefix: str, partition: int) -> tuple[str, str]:
-    """Return both transactional ids of the owner of *partition*. The first is `transactional_id`."""
-    name = transactional_id(group, prefix, partition)
+    name = f"{instance_name(prefix)}.{partition}"
     return name, f"{name}/2"
 
 
@@ -80,7 +72,7 @@ class KafkaSender:
         self._names = names
         # Held while a transaction is open, and while asking for a later epoch, which would abort a transaction.
         self._free = asyncio.Lock()
-        ids = transactional_ids(settings.group, settings.topic_prefix, partition)
+        ids = transactional_ids(settings.topic_prefix, partition)
         # They share connections: one ends its transaction before the other one begins.
         lane = f"sender {partition}"
         self._producers = [
