@@ -163,6 +163,13 @@ def test_every_decision_that_is_pointed_to_is_in_the_design() -> None:
     assert told <= set(numbers)
 
 
+def test_the_index_of_decisions_has_all_of_them_in_order_of_number() -> None:
+    page = DESIGN.read_text()
+    decisions = re.findall(r"^#### ADR-(\d+) (.+)$", page, re.MULTILINE)
+    index = re.findall(r"^\| \[ADR-(\d+)\]\(#adr-\d+-.+?\) \| (.+?) \| in force", page, re.MULTILINE)
+    assert index == sorted(decisions, key=lambda decision: int(decision[0]))
+
+
 def test_newcomers_find_every_target_of_make() -> None:
     makefile = (ROOT / "Makefile").read_text()
     told = set(re.findall(r"^([a-z-]+):.*## ", makefile, re.MULTILINE))
