@@ -144,7 +144,9 @@ MUTANTS = [
     Mutant("an open scan of before is left", "Firing._has_to_seal", without("scan")),
     Mutant("a partition serves before it has read the log", "Owner._take_over", drop("reach")),
     Mutant(
-        "after a fence the partition is taken over at once", "Owner._reckon_with", value("0.0", "session_timeout_s")
+        "after a fence the partition is taken over at once",
+        "Reaction.pause_s",
+        restate("if not self.pauses_s: return 0.0", "pauses_s", "1/2"),
     ),
     Mutant("a copy that asks for older records is not heard", "Owner._reckon_with", drop("_read_from")),
     Mutant("the same answers are sent though a seal covers them", "Owner._start", always("is_answered")),
@@ -327,7 +329,7 @@ MUTANTS = [
     # --- full disks --------------------------------------------------------------------------------------------------
     Mutant("a partition is taken over though its disk is full", "Owner._take_over", drop("check_room")),
     Mutant("a store is new though timer ids are known there", "TimerStore.is_new", without("_ids"), without("_side")),
-    Mutant("a store that a full disk has stopped is kept", "Owner._stop_for_disk", put("None", "make_room")),
+    Mutant("a store that a full disk has stopped is kept", "REACTIONS", put("None", "make_room")),
     # --- disks that cannot be read -----------------------------------------------------------------------------------
     Mutant("a row that cannot be read is the last one", "_walked", drop("status")),
     # --- reading -----------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from disks import SmallDisk, small_disk
 from kafka_timers.core.changes import Changes, Head
 from kafka_timers.core.keys import row_key
 from kafka_timers.worker import room
-from kafka_timers.worker.faults import Fault
+from kafka_timers.worker.faults import Fault, Kind
 from kafka_timers.worker.room import DiskFullError, Room, is_full
 from kafka_timers.worker.store import TimerStore
 from kafka_timers.worker.store_memory import StoreMemory
@@ -160,4 +160,4 @@ def test_a_large_disk_keeps_64_mib_free_and_a_small_one_a_tenth(
     ],
 )
 def test_a_full_disk_is_told_from_other_faults(error: Exception, full: bool) -> None:
-    assert Fault.of(error).full == is_full(error) == full
+    assert (Fault.of(error).kind is Kind.DISK_FULL) == is_full(error) == full

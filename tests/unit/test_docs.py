@@ -17,6 +17,7 @@ from kafka_timers.adapters.commands import Refusal
 from kafka_timers.core.refused import Reason
 from kafka_timers.lake.metrics import LakeMetrics
 from kafka_timers.planner.metrics import PlannerMetrics
+from kafka_timers.worker.faults import REACTIONS
 from kafka_timers.worker.metrics import WorkerMetrics
 from kafka_timers_oscillator.health import Metrics
 
@@ -59,9 +60,9 @@ def fragments(nodes: list[ast.AST]) -> Iterator[str]:
             if (
                 isinstance(below, ast.Constant)
                 and isinstance(below.value, str)
-                and len(below.value.strip(" ():;,")) > 3
+                and len(below.value.strip(" ():;,{}")) > 3
             ):
-                yield below.value.strip(" ():;,")
+                yield below.value.strip(" ():;,{}")
 
 
 def functions(path: Path, *names: str) -> list[ast.AST]:
@@ -85,11 +86,14 @@ def values_of(path: Path, attribute: str) -> list[ast.AST]:
     ]
 
 
+TROUBLES = [ast.Constant(reaction.trouble) for reaction in REACTIONS.values()]
+
+
 @pytest.mark.parametrize(
     ("where", "reasons"),
     [
         ("worker", [*functions(WORKER, "_unready", "_dead"), *values_of(WORKER, "_skewed")]),
-        ("partition", [*functions(OWNER, "problem"), *values_of(OWNER, "_trouble")]),
+        ("partition", [*functions(OWNER, "problem"), *values_of(OWNER, "_trouble"), *TROUBLES]),
         ("oscillator", functions(OSCILLATOR, "live", "ready", "_skew")),
     ],
 )

@@ -9,7 +9,7 @@ from aiokafka.errors import KafkaError
 from kafka_timers.core.versions import Answer, Letter, Version
 from kafka_timers.core.wire import Reply, Sealed
 from kafka_timers.worker import outbox as module
-from kafka_timers.worker.faults import FaultError, FencedError
+from kafka_timers.worker.faults import FaultError, FencedError, Kind
 from kafka_timers.worker.metrics import WorkerMetrics
 from kafka_timers.worker.outbox import Outbox
 
@@ -204,7 +204,7 @@ async def test_a_waiting_seal_hears_that_another_worker_owns_the_partition_and_n
     desk.box.add([CANCELLED])
     with pytest.raises(FaultError) as heard:
         await desk.box.confirmed()
-    assert heard.value.fault.fenced
+    assert heard.value.fault.kind is Kind.FENCED
     with pytest.raises(FencedError):
         await desk.running
     assert topics.sent == []

@@ -1,11 +1,15 @@
 """
-Faults that keep a partition from being served, and the right reaction to each.
+Faults that keep a partition from being served, and a table with the right reaction to each kind.
 
 An exception keeps alive every object of the frames where it was raised, including an open store. So no exception is
 kept; a `Fault` holds everything that is needed later.
 """
 
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum, auto
+from typing import NamedTuple
 
 from aiokafka.errors import KafkaError
 
@@ -14,6 +18,7 @@ from kafka_timers.core.refused import Reason
 from kafka_timers.core.versions import KnownFromError
 from kafka_timers.errors import KafkaTimersError
 from kafka_timers.worker.damage import is_damage, is_of_the_disk, is_own_lock
+from kafka_timers.worker.ports import Stores
 from kafka_timers.worker.room import DiskFullError, is_full
 
 
@@ -51,6 +56,74 @@ class StoreBehindError(Exception):
     """The disk of a store accepts no more writes."""
 
 
+class Kind(Enum):
+    """Kinds of faults. Each has a reaction in `REACTIONS`."""
+
+    FENCED = auto()
+    PERHAPS_FENCED = auto()
+    NEEDS_OLDER = auto()
+    DISK_FULL = auto()
+    DAMAGED = auto()
+    LOCKED = auto()
+    EXPECTED = auto()
+    UNEXPECTED = auto()
+
+
+class Reaction(NamedTuple):
+    """
+    How the owner of a partition reacts to a kind of fault, until it takes the partition over again.
+
+    Attributes:
+        pauses_s: seconds for which it leaves the partition alone: after the first failure in a row, the second and so
+            on. Without any, it waits one session of the group.
+        trouble: its reason on /readyz, with the text of the fault for `{}`.
+        level: level of its log message.
+        says: the log message, with the number of the partition and the text of the fault.
+        drop: disposes of the store of a partition, once that is closed.
+        is_failure: True if a callback topic may be the cause, and the next failure in a row waits longer.
+    """
+
+    pauses_s: tuple[float, ...]
+    trouble: str = "failed ({})"
+    level: int = logging.WARNING
+    says: str = "partition %d: %s"
+    drop: Callable[[Stores, int], None] | None = None
+    is_failure: bool = True
+
+    def pause_s(self, failures: int, session_s: float) -> float:
+        """Return how long to pause after so many *failures* in a row, for a group with sessions of *session_s*."""
+        if not self.pauses_s:
+            return session_s
+        return self.pauses_s[min(failures, len(self.pauses_s)) - 1]
+
+
+_GROWING_S = (0.1, 0.5, 1.0, 1.0, 2.0, 2.0, 5.0)
+
+REACTIONS = {
+    # Either this worker has lost the partition and learns of it with its next heartbeat, or the broker gave up a
+    # transaction that took too long. After a whole session without news it is the latter.
+    Kind.FENCED: Reaction((), "is owned by another worker", is_failure=False),
+    # By then a heartbeat has shown whether another worker has the partition.
+    Kind.PERHAPS_FENCED: Reaction((1.0,)),
+    # No fault of anybody: the partition goes on, and what /readyz says of it stays.
+    Kind.NEEDS_OLDER: Reaction((0.0,), "", logging.INFO, is_failure=False),
+    # The log is read again once the disk has room.
+    Kind.DISK_FULL: Reaction(
+        *((1.0,), "stands still ({})", logging.ERROR, "partition %d: %s. Its timers wait, and its store is dropped"),
+        drop=lambda stores, number: stores.make_room(number),
+        is_failure=False,
+    ),
+    Kind.DAMAGED: Reaction(
+        _GROWING_S,
+        says="partition %d: %s; it is damaged and is rebuilt from the log",
+        drop=lambda stores, number: stores.destroy(number),
+    ),
+    Kind.LOCKED: Reaction(_GROWING_S),
+    Kind.EXPECTED: Reaction(_GROWING_S),
+    Kind.UNEXPECTED: Reaction(_GROWING_S),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """
@@ -58,23 +131,13 @@ class Fault:
 
     Attributes:
         text: a sentence for people.
-        is_known: True for an expected kind of fault. Any other is logged with its traceback.
-        fenced: another worker owns the partition.
-        perhaps_fenced: another worker may own it.
+        kind: the kind, which decides how to react.
         read_from: the offset from which the log must be read again; None to continue where reading stopped.
-        damaged: the files of the store are damaged.
-        full: the disk of the store has no space left.
-        locked: this process already has the store open.
     """
 
     text: str
-    is_known: bool = True
-    fenced: bool = False
-    perhaps_fenced: bool = False
+    kind: Kind
     read_from: int | None = None
-    damaged: bool = False
-    full: bool = False
-    locked: bool = False
 
     @classmethod
     def of(cls, error: BaseException) -> "Fault":
@@ -83,18 +146,22 @@ class Fault:
             return error.fault
         text = str(error) or type(error).__name__
         if isinstance(error, FencedError):
-            return cls("another worker owns it by now", fenced=True)
+            return cls("another worker owns it by now", Kind.FENCED)
         if isinstance(error, PerhapsFencedError):
-            return cls(text, perhaps_fenced=True)
+            return cls(text, Kind.PERHAPS_FENCED)
         if isinstance(error, KnownFromError):
-            return cls(text, read_from=error.offset)
+            return cls(text, Kind.NEEDS_OLDER, error.offset)
         if isinstance(error, DiskFullError):
-            return cls(text, full=True)
+            return cls(text, Kind.DISK_FULL)
         if is_full(error):
-            return cls(f"the disk of its store is full: make room there, and it goes on by itself ({text})", full=True)
+            return cls(
+                f"the disk of its store is full: make room there, and it goes on by itself ({text})", Kind.DISK_FULL
+            )
         if isinstance(error, Exception) and is_of_the_disk(error):
-            return cls(f"its store: {text}", damaged=is_damage(error), locked=is_own_lock(error))
-        return cls(text, is_known=isinstance(error, (KafkaError, KafkaTimersError, RequestLogError, StoreBehindError)))
+            kind = Kind.LOCKED if is_own_lock(error) else Kind.DAMAGED if is_damage(error) else Kind.EXPECTED
+            return cls(f"its store: {text}", kind)
+        is_expected = isinstance(error, (KafkaError, KafkaTimersError, RequestLogError, StoreBehindError))
+        return cls(text, Kind.EXPECTED if is_expected else Kind.UNEXPECTED)
 
 
 class FaultError(Exception):

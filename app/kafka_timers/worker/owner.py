@@ -28,22 +28,18 @@ from kafka_timers.core.tick_clock import TickClock, TickRead
 from kafka_timers.core.versions import Letter
 from kafka_timers.core.wire import Sealed, partitions_in
 from kafka_timers.errors import TopicsError
-from kafka_timers.worker.faults import Fault, FencedError, RequestLogError
+from kafka_timers.worker.faults import REACTIONS, Fault, FencedError, Kind, RequestLogError
 from kafka_timers.worker.firing import Firing, SliceSize
 from kafka_timers.worker.follower import Follower
 from kafka_timers.worker.held import Held
 from kafka_timers.worker.outbox import Outbox
 from kafka_timers.worker.overdue import LIMIT_S, Overdue, oldest_due
-from kafka_timers.worker.ports import Sender
+from kafka_timers.worker.ports import Sender, Stores
 from kafka_timers.worker.shared import Ports
 from kafka_timers.worker.tasks import cancel
 
 log = logging.getLogger(__name__)
 
-_PAUSES_S = (0.1, 0.5, 1.0, 1.0, 2.0, 2.0, 5.0)
-_PAUSE_FULL_S = 1.0
-# By then a heartbeat has shown whether another worker has the partition.
-_PAUSE_PERHAPS_S = 1.0
 _FORGET_EVERY_S = 1.0
 _LEAST_WAIT_S = 1e-6
 # Pauses in the search for a leader of the request log that has all requests which were fired from it.
@@ -96,10 +92,10 @@ class Owner:
         self._chores: list[asyncio.Task[None]] = []
         # True if pending requests have left the log since the takeover.
         self._unrestorable = False
-        self._faults = 0
+        self._failures = 0
         self.is_full = False
         # Disposes of the store once it is closed.
-        self._drop_store: Callable[[int], None] | None = None
+        self._drop_store: Callable[[Stores, int], None] | None = None
         self._failing_since_s: float | None = None
         self._serving = False
         self._trouble = "is being taken over"
@@ -203,10 +199,7 @@ class Owner:
                     await firing.prove()
                     await firing.prebuild(self._tick)
             except Exception as error:
-                fault = Fault.of(error)
-                if not fault.is_known:
-                    log.warning("partition %d: %s", self.number, fault.text, exc_info=error)
-                pause_s = self._reckon_with(fault)
+                pause_s = self._reckon_with(Fault.of(error), error)
             finally:
                 await self._release()
             with suppress(TimeoutError):
@@ -217,53 +210,33 @@ class Owner:
         """Note that the partition has fired all due timers."""
         if self.is_full:
             log.info("partition %d: its disk has room again, and it fires", self.number)
-        self._faults, self._failing_since_s, self.is_full = 0, None, False
+        self._failures, self._failing_since_s, self.is_full = 0, None, False
 
-    def _reckon_with(self, fault: Fault) -> float:
-        """Note *fault*, and return how many seconds to leave the partition alone."""
-        ports, number = self._ports, self.number
-        if self._failing_since_s is None and fault.read_from is None:
-            self._failing_since_s = ports.clock.elapsed_s()
-        if fault.fenced:
-            ports.metrics.fenced.inc()
-            self._trouble = "is owned by another worker"
-            log.warning("partition %d: %s", number, fault.text)
-            # Either this worker has lost the partition and learns of it with its next heartbeat, or the broker gave up
-            # a transaction that took too long. After a whole session without news it is the latter.
-            return ports.settings.session_timeout_s
-        if fault.read_from is not None:
-            log.info("partition %d: %s", number, fault.text)
+    def _reckon_with(self, fault: Fault, error: Exception) -> float:
+        """Note *fault*, which *error* has told, and return how many seconds to leave the partition alone."""
+        ports, number, kind, reaction = self._ports, self.number, fault.kind, REACTIONS[fault.kind]
+        session_s, is_told = ports.settings.session_timeout_s, kind is Kind.DISK_FULL and self.is_full
+        if not is_told:
+            cause = error if kind is Kind.UNEXPECTED else None
+            log.log(reaction.level, reaction.says, number, fault.text, exc_info=cause)
+        if kind is Kind.NEEDS_OLDER:
             self._read_from = fault.read_from
-            return 0.0
-        if fault.locked:
+            return reaction.pause_s(self._failures, session_s)
+        if not is_told:
+            (ports.metrics.fenced if kind is Kind.FENCED else ports.metrics.failures).inc()
+        if self._failing_since_s is None:
+            self._failing_since_s = ports.clock.elapsed_s()
+        if kind is Kind.LOCKED:
             ports.give_up(
                 f"partition {number}: its store is still open in this very process, which no retry can mend: "
                 f"start the worker again ({fault.text})"
             )
-        if fault.full:
-            return self._stop_for_disk(fault)
-        ports.metrics.failures.inc()
-        self._trouble = f"failed ({fault.text})"
-        if fault.is_known:
-            log.warning("partition %d: %s", number, fault.text)
-        # A callback topic may have changed since it was looked up, and may be the cause.
-        ports.callback_topics.doubt()
-        if fault.damaged:
-            log.warning("partition %d: its store is damaged and is rebuilt from the log", number)
-            self._drop_store = ports.stores.destroy
-        self._faults += 1
-        if fault.perhaps_fenced:
-            return _PAUSE_PERHAPS_S
-        return _PAUSES_S[min(self._faults, len(_PAUSES_S)) - 1]
-
-    def _stop_for_disk(self, fault: Fault) -> float:
-        """Stop until the disk has room. The log is then read again."""
-        if not self.is_full:
-            self._ports.metrics.failures.inc()
-            log.error("partition %d: %s. Its timers wait, and its store is dropped", self.number, fault.text)
-        self._trouble = f"stands still ({fault.text})"
-        self.is_full, self._drop_store = True, self._ports.stores.make_room
-        return _PAUSE_FULL_S
+        self._trouble, self._drop_store = reaction.trouble.format(fault.text), reaction.drop
+        self.is_full = self.is_full or kind is Kind.DISK_FULL
+        if reaction.is_failure:
+            ports.callback_topics.doubt()
+            self._failures += 1
+        return reaction.pause_s(self._failures, session_s)
 
     async def _release(self) -> None:
         """
@@ -283,7 +256,7 @@ class Owner:
         try:
             await self._follower.close()
             if drop_store:
-                drop_store(self.number)
+                drop_store(self._ports.stores, self.number)
             await cancel(chores)
         finally:
             if sender:
