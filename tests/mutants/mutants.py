@@ -308,7 +308,9 @@ MUTANTS = [
     # --- requests sent on to the partition of their id ---------------------------------------------------------------
     Mutant("what is sent on goes to some partition", "Slice._forward", put("1", "hash_of")),
     Mutant("what is sent on is not sealed as that", "Slice._forward", drop("forwarded")),
-    Mutant("what is sent on leaves before the callbacks", "Slice.rest", restate("_0[:0] = _1", "enumerate", "2/2")),
+    Mutant(
+        "what is sent on leaves before the callbacks", "OpenBatches.rest", restate("_0[:0] = _1", "enumerate", "2/2")
+    ),
     Mutant("what was sent on is sent on again", "verdicts.judged", without("forwarded")),
     Mutant("what is refused where it belongs is sent on", "verdicts.judged", without("isinstance")),
     Mutant("no cancel takes back what arrives later", "_is_taken_back", compare("False", "first_ms")),
@@ -428,11 +430,11 @@ MUTANTS = [
     Mutant("an owner does not name the seal of the one before", "Owner._start", put("b''", "last")),
     Mutant("a seal names no batches", "Firing._send", drop("tell")),
     Mutant("a seal names batches in the order of sending", "SentBatches.tell", drop("sort")),
-    Mutant("a seal names no full batch", "Slice._append_to_new", never("_home")),
-    Mutant("a seal names rejects", "Slice._append_to_new", always("_home")),
+    Mutant("a seal names no full batch", "OpenBatches.append_to_new", never("_own")),
+    Mutant("a seal names rejects", "OpenBatches.append_to_new", always("_own")),
     Mutant("a seal names any number of batches", "sent._BATCHES_MAX", value("1_000_000")),
     Mutant("a batch that was built early is sent for nobody", "Batch.encoded", without("_PRODUCER_AT")),
-    Mutant("a callback is dated when it was built", "Slice._dated", drop("leave")),
+    Mutant("a callback is dated when it was built", "OpenBatches._dated", drop("leave")),
     # --- recurring timers --------------------------------------------------------------------------------------------
     Mutant("a run that is replaced is asked for as if it were not known", "_extend.ask", either("_2", "IF_ABSENT")),
     Mutant(

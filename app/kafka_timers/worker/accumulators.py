@@ -1,17 +1,22 @@
 """
-The open batches of a callback topic, and the partition of each callback.
+The open batches of a slice, by topic, and the partition of each callback.
 """
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kafka_timers.broker.batches import Batch
+from kafka_timers.clock import Clock
 from kafka_timers.core.callbacks import OVERHEAD_BYTES, Outgoing, Target, fits
 from kafka_timers.core.refused import Reason
 from kafka_timers.core.routing import hash_of
 from kafka_timers.core.wire import Request
+from kafka_timers.worker.ports import Ready
+from kafka_timers.worker.rejecting import Headers
 from kafka_timers.worker.sender import BATCH_BYTES
+from kafka_timers.worker.sent import SentBatches
 
-__all__ = ["Accumulator", "accumulator_to", "partition_in", "place_in", "tombstone_in"]
+__all__ = ["Accumulator", "OpenBatches", "accumulator_to", "partition_in", "place_in", "tombstone_in"]
 
 
 @dataclass(slots=True)
@@ -68,3 +73,82 @@ def accumulator_to(topic: str, target: Target) -> Accumulator:
     # No batch exceeds the producer's limit. Where the topic's limit is smaller, each batch is checked.
     plain_bytes_max = target.batch_bytes_max - OVERHEAD_BYTES if target.batch_bytes_max >= BATCH_BYTES else -1
     return Accumulator(topic, target, [None] * target.partitions, plain_bytes_max)
+
+
+class OpenBatches:
+    """
+    The batches of a slice while they are filled.
+
+    Args:
+        new_batch: makes a batch for the sender.
+        clock: provides the time of sending.
+        not_before_ms: earliest timestamp of records.
+        callbacks: the topics of callbacks and tombstones.
+        own: topics of the service. Their batches leave last, and no seal names them.
+
+    Attributes:
+        sent: the batches of callbacks and tombstones; all of them are there after `rest`.
+    """
+
+    def __init__(
+        self,
+        new_batch: Callable[[], Batch],
+        clock: Clock,
+        not_before_ms: int,
+        callbacks: Mapping[bytes, Accumulator],
+        own: Sequence[Accumulator],
+    ) -> None:
+        self.sent = SentBatches()
+        self._new_batch = new_batch
+        self._clock = clock
+        self._not_before_ms = not_before_ms
+        self._callbacks = callbacks
+        self._own = own
+        self._full: list[Ready] = []
+
+    def append(
+        self, to: Accumulator, at: int, bytes_max: int, key: bytes | None, value: bytes | None, headers: Headers
+    ) -> None:
+        """Append a record of at most *bytes_max* bytes to a topic whose limit may be below the producer's."""
+        dated_ms, batch = self._not_before_ms, to.batches[at]
+        if (
+            batch is None
+            or batch.size() + bytes_max > to.target.batch_bytes_max
+            or batch.append(timestamp=dated_ms, key=key, value=value, headers=headers) is None
+        ):
+            self.append_to_new(to, at, key, value, headers)
+
+    def append_to_new(self, to: Accumulator, at: int, key: bytes | None, value: bytes | None, headers: Headers) -> None:
+        """Append a record to a new batch. The one before it is full."""
+        full = to.batches[at]
+        if full is not None:
+            self._full.append((full, to.topic, at))
+            if not any(to is own for own in self._own):
+                self.sent.add(full, to.topic, at)
+        # The first record fits at any size. The topic's limit was checked before.
+        batch = to.batches[at] = self._new_batch()
+        batch.append(timestamp=self._not_before_ms, key=key, value=value, headers=headers)
+
+    def full(self) -> list[Ready]:
+        """Return the full batches, in the order in which they must be sent, with their timestamps set."""
+        full, self._full = self._full, []
+        return self._dated(full)
+
+    def rest(self) -> list[Ready]:
+        """Return all remaining batches. Nothing can be appended any more."""
+        rest, self._full = self._full, []
+        for to in self._callbacks.values():
+            for at, batch in enumerate(to.batches):
+                if batch:
+                    rest.append((batch, to.topic, at))
+                    self.sent.add(batch, to.topic, at)
+        for to in self._own:
+            rest += [(batch, to.topic, at) for at, batch in enumerate(to.batches) if batch]
+        return self._dated(rest)
+
+    def _dated(self, batches: list[Ready]) -> list[Ready]:
+        # They may have been built seconds ago, and receivers should see when they were sent.
+        now_ms = max(int(self._clock.wall_s() * 1000), self._not_before_ms)
+        for batch, _, _ in batches:
+            batch.leave(now_ms)
+        return batches

@@ -10,11 +10,15 @@ from kafka_timers.core.callbacks import HEADER_OVERHEAD_BYTES, OVERHEAD_BYTES, T
 from kafka_timers.core.rejected import as_written
 from kafka_timers.core.wire import REJECT_PREFIX, reject_headers
 
-__all__ = ["Headers", "Refused", "Rejects", "fitted", "refused_records", "size_of"]
+__all__ = ["Headers", "Refused", "Rejected", "Rejects", "fitted", "refused_records", "size_of"]
 
 Headers = list[tuple[str, bytes | None]]
+# Offset, key and value of a record of `timer-request`.
+Rejected = tuple[int, bytes | None, bytes | None]
 
 _CUT_HEADER = REJECT_PREFIX + "cut"
+# Limit for the broker's message, which may be long.
+_WORDS_BYTES_MAX = 500
 _CUT_BYTES = len(_CUT_HEADER) + 2 * HEADER_OVERHEAD_BYTES
 
 
@@ -47,7 +51,7 @@ class Refused(NamedTuple):
 
 
 def refused_records(
-    reason: str, source: str, number: int, records: Sequence[tuple[int, bytes | None, bytes | None]]
+    reason: str, source: str, number: int, records: Sequence[Rejected], words: str = ""
 ) -> Iterator[Refused]:
     """
     Yield each of *records* as a rejected record: unchanged, or as the record from which a door made it.
@@ -56,12 +60,16 @@ def refused_records(
         reason: the reason for refusing them.
         source: name of `timer-request`.
         number: partition number.
-        records: offset, key and value of each record.
+        records: the records.
+        words: the broker's message; may be empty.
     """
+    said: Headers = [(REJECT_PREFIX + "words", words.encode()[:_WORDS_BYTES_MAX])] if words else []
     all_told = reject_headers(reason, source, number, [offset for offset, _, _ in records])
     for told, (offset, key, value) in zip(all_told, records, strict=True):
         written = as_written(reason, f"{number}:{offset}", key, value)
-        yield Refused(told, key, value, []) if written is None else Refused(*written)
+        refused = Refused(told, key, value, []) if written is None else Refused(*written)
+        refused.told.extend(said)
+        yield refused
 
 
 def fitted(refused: Refused, room: int) -> tuple[bytes | None, bytes | None, Headers]:

@@ -24,19 +24,12 @@ from kafka_timers.core.contents import Contents
 from kafka_timers.core.keys import REFUSED_MS, copied_in, count_of, is_batch, is_late, parts_of
 from kafka_timers.core.refused import Reason, unpack_refused
 from kafka_timers.core.routing import POSITIVE, SEED, hash_of, murmurhash2
-from kafka_timers.core.wire import (
-    EXPIRY_HEADER,
-    REJECT_PREFIX,
-    REQUEST_HEADER,
-    Request,
-    callback_headers,
-    unframed,
-)
-from kafka_timers.worker.accumulators import Accumulator, accumulator_to, partition_in, place_in, tombstone_in
+from kafka_timers.core.wire import EXPIRY_HEADER, REQUEST_HEADER, Request, callback_headers, unframed
+from kafka_timers.worker.accumulators import OpenBatches, accumulator_to, partition_in, place_in, tombstone_in
 from kafka_timers.worker.history import History
 from kafka_timers.worker.ports import CallbackTopics, Ready
-from kafka_timers.worker.rejecting import Headers, Rejects, fitted, refused_records, size_of
-from kafka_timers.worker.sent import SentBatches
+from kafka_timers.worker.rejecting import Headers, Rejected, Rejects, fitted, refused_records, size_of
+from kafka_timers.worker.topic_gate import TopicGate
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +37,6 @@ log = logging.getLogger(__name__)
 _STRIDE_REQUESTS = 1_000
 _STRIDE_BYTES = 4 << 20
 
-# Limit for the broker's message, which may be long.
-_WORDS_BYTES_MAX = 500
 # Maximum of the seal's field, some 24 days.
 _LATENESS_MS_MAX = (1 << 31) - 1
 
@@ -101,10 +92,7 @@ class Slice:
         self.dues_ms: Counter[int] = Counter()
         self.bytes = 0
         self.unrecorded = 0
-        self.sent = SentBatches()
         self._number = number
-        self._new_batch = new_batch
-        self._targets = targets
         self._rejects = rejects
         self._history = history
         self._rejects_to = accumulator_to(rejects.topic, rejects.target)
@@ -112,9 +100,10 @@ class Slice:
         self._clock = clock
         self._rows_max, self._bytes_max = rows_max, bytes_max
         self._not_before_ms = not_before_ms
-        self._accumulators: dict[bytes, Accumulator] = {}
-        self._full: list[Ready] = []
-        self._gone: dict[str, Reason] = {}
+        self._topics = TopicGate(targets)
+        # Readers of requests wait for the end of a transaction that contains some, so those leave last.
+        self._batches = OpenBatches(new_batch, clock, not_before_ms, self._topics.open, (self._rejects_to, self._home))
+        self.sent = self._batches.sent
 
     def __len__(self) -> int:
         """Return the number of requests."""
@@ -128,12 +117,12 @@ class Slice:
     @property
     def is_outdated(self) -> bool:
         """True if a topic for which requests were rejected has another verdict now. It may have been created since."""
-        return any(self._targets.verdicts.get(name) is not reason for name, reason in self._gone.items())
+        return self._topics.is_outdated
 
     @property
     def fired(self) -> dict[str, int]:
         """Number of callbacks by topic."""
-        return {to.topic: to.fired for to in self._accumulators.values()}
+        return {to.topic: to.fired for to in self._topics.open.values()}
 
     async def add(self, rows: Iterator[Row]) -> bool:
         """
@@ -165,28 +154,11 @@ class Slice:
 
     def full(self) -> list[Ready]:
         """Return the full batches, in the order in which they must be sent, with their timestamps set."""
-        full, self._full = self._full, []
-        return self._dated(full)
+        return self._batches.full()
 
     def rest(self) -> list[Ready]:
         """Return all remaining batches. Nothing can be added any more."""
-        rest, self._full = self._full, []
-        for to in self._accumulators.values():
-            for at, batch in enumerate(to.batches):
-                if batch:
-                    rest.append((batch, to.topic, at))
-                    self.sent.add(batch, to.topic, at)
-        # Readers of requests wait for the end of a transaction that contains some, so these are sent last.
-        for to in (self._rejects_to, self._home):
-            rest += [(batch, to.topic, at) for at, batch in enumerate(to.batches) if batch]
-        return self._dated(rest)
-
-    def _dated(self, batches: list[Ready]) -> list[Ready]:
-        # They may have been built seconds ago, and receivers should see when they were sent.
-        now_ms = self._now_ms()
-        for batch, _, _ in batches:
-            batch.leave(now_ms)
-        return batches
+        return self._batches.rest()
 
     async def _add_batch(self, key: bytes, row: bytes) -> None:
         batch, due_ms, contents = batches.unpack(row), parts_of(key)[0], self.contents
@@ -248,16 +220,12 @@ class Slice:
             return
         done, rows = set(range(built)), list(zip(requests.seconds, requests.offsets, requests.raw(), strict=False))
         parsed = list(requests.parsed)
-        if not built and (gone := await self._gone_in(parsed)):
+        if not built and (gone := await self._topics.gone_in(parsed)):
             # They may be as many as the callbacks of a busy second.
             left = [number for number in range(asked) if number not in gone]
             some = [rows[number] for number in left]
-            alike = _Requests(
-                [second for second, _, _ in some],
-                [offset for _, offset, _ in some],
-                [parsed[number] for number in left],
-                lambda: [row for _, _, row in some],
-            )
+            seconds, offsets, raw = zip(*some, strict=True) if some else ((), (), ())
+            alike = _Requests(seconds, offsets, [parsed[number] for number in left], lambda: raw)
             built = await self._build_at_once(alike, largest, plain=plain)
             if built == len(left):
                 self._reject_alike(gone, rows)
@@ -282,14 +250,15 @@ class Slice:
             topics = [each.topic for each in outgoing]
         tombstones = [] if plain else [(at, topic) for at, each in enumerate(parsed) if (topic := each.tombstoneTopic)]
         try:
-            takes_all = await self._has_room({topic for _, topic in tombstones}.union(topics), largest, requests.raw)
-            if not takes_all or self._lacks_key(topics, parsed, outgoing):
+            named = {topic for _, topic in tombstones}.union(topics)
+            takes_all = await self._topics.has_room(named, largest, requests.raw)
+            if not takes_all or self._topics.lacks_key(topics, parsed, outgoing):
                 return 0
         except KafkaError:
             raise
         except Exception:
             return 0
-        accumulators = map(self._accumulators.__getitem__, topics)
+        accumulators = map(self._topics.open.__getitem__, topics)
         dated_ms, name = self._not_before_ms, b"%d:%%d" % self._number
         expiry_of, expiry = -1, (EXPIRY_HEADER, b"")
         all_parts = zip(count(), requests.seconds, requests.offsets, parsed, accumulators, strict=False)
@@ -313,19 +282,19 @@ class Slice:
                     at = partition_in(outgoing[number], len(batches), second)
                 batch = batches[at]
                 if batch is None or batch.append(timestamp=dated_ms, key=key, value=value, headers=headers) is None:
-                    self._append_to_new(to, at, key, value, headers)
+                    self._batches.append_to_new(to, at, key, value, headers)
         except Exception:
             built = number
         for topic, fired in Counter(topics[:built]).items():
-            self._accumulators[topic].fired += fired
+            self._topics.open[topic].fired += fired
         for number, topic in tombstones:
             if number >= built:
                 break
-            to, request = self._accumulators[topic], parsed[number]
+            to, request = self._topics.open[topic], parsed[number]
             at, key, batches = tombstone_in(request, to), request.tombstoneKey, to.batches
             headers, batch = [(REQUEST_HEADER, name % requests.offsets[number])], batches[at]
             if batch is None or batch.append(timestamp=dated_ms, key=key, value=None, headers=headers) is None:
-                self._append_to_new(to, at, key, None, headers)
+                self._batches.append_to_new(to, at, key, None, headers)
         if self._history and tombstones:
             rows = zip(requests.seconds, requests.offsets, requests.raw(), parsed[:built], strict=False)
             for second, offset, row, request in rows:
@@ -337,118 +306,59 @@ class Slice:
         history, outgoing = self._history, Outgoing.of(request)
         if not history or request.tombstoneTopic not in history.sources or outgoing.topic == history.topic:
             return
-        if not await self._refused({history.topic}):
-            to = self._accumulators[history.topic]
+        if not await self._topics.refused({history.topic}):
+            to = self._topics.open[history.topic]
             at = place_in(outgoing, request, size, to.target, second)
             if not isinstance(at, Reason):
                 headers = callback_headers(request, second, b"%d:%d" % (self._number, offset))
-                self._append(to, at, size + OVERHEAD_BYTES, outgoing.key, outgoing.value, headers)
+                self._batches.append(to, at, size + OVERHEAD_BYTES, outgoing.key, outgoing.value, headers)
                 return
         # It is only counted, as etf1 does not wait for its history either.
         self.unrecorded += 1
-
-    async def _gone_in(self, parsed: Iterable[Request]) -> dict[int, tuple[bytes, Reason]]:
-        """Return requests without tombstone whose topic takes no callbacks: by number, the topic and the reason."""
-        topics = [b"" if request.tombstoneTopic else Outgoing.of(request).topic for request in parsed]
-        try:
-            refused = await self._refused(set(topics) - {b""})
-        except UnicodeDecodeError:
-            # Each request is then checked singly.
-            return {}
-        return {number: (topic, refused[topic]) for number, topic in enumerate(topics) if topic in refused}
 
     def _reject_alike(self, gone: Mapping[int, tuple[bytes, Reason]], rows: Sequence[tuple[int, int, bytes]]) -> None:
         """Reject the *gone* ones of *rows* (second, offset, request), in order."""
         for (topic, reason), numbers in groupby(gone, gone.__getitem__):
             records = [(offset, b"%d" % second, row) for second, offset, row in map(rows.__getitem__, numbers)]
-            self._reject(reason, records, self._words_of([topic]) if reason is Reason.TOPIC_REFUSED else "")
-
-    async def _has_room(self, topics: set[bytes], largest: int, raw: Callable[[], Sequence[bytes]]) -> bool:
-        """Tell whether all *topics* take callbacks for requests of *largest* bytes, or as large as those in *raw*."""
-        if await self._refused(topics):
-            return False
-        limit = min([self._accumulators[topic].plain_bytes_max for topic in topics], default=0)
-        return largest <= limit or max(map(len, raw()), default=0) <= limit
-
-    async def _refused(self, topics: set[bytes]) -> dict[bytes, Reason]:
-        """Return the reason for each of *topics* that takes no callbacks. All others have an accumulator afterwards."""
-        known, refused = self._targets.verdicts, {}
-        # Sorted, so that a seed of the simulation gives one history.
-        new = {topic.decode(): topic for topic in sorted(topics - self._accumulators.keys())}
-        # All unknown topics are looked up at once, since there may be thousands.
-        while unknown := new.keys() - known.keys():
-            try:
-                await self._targets.resolve(unknown)
-            except KafkaError:
-                raise
-            except Exception as error:
-                # The error says nothing about the requests, so none may be rejected for it.
-                raise KafkaError(f"callback topics cannot be looked up: {error!r}") from error
-        for name, topic in new.items():
-            verdict = known[name]
-            if isinstance(verdict, Reason):
-                refused[topic] = self._gone[name] = verdict
-            else:
-                self._accumulators[topic] = accumulator_to(name, verdict)
-        return refused
-
-    def _lacks_key(
-        self, topics: Sequence[bytes], parsed: Sequence[Request], outgoing: Sequence[Outgoing] | None
-    ) -> bool:
-        """Tell whether a *parsed* request has no key although its topic, in *topics*, requires one."""
-        strict = {topic for topic in set(topics) if self._accumulators[topic].target.needs_key}
-        if not strict:
-            return False
-        keys = [each.callBackKey or None for each in parsed] if outgoing is None else [each.key for each in outgoing]
-        return any(topic in strict and key is None for topic, key in zip(topics, keys, strict=True))
+            self._reject(reason, records, self._topics.words_of([topic]) if reason is Reason.TOPIC_REFUSED else "")
 
     async def _add_any(self, second: int, offset: int, row: bytes) -> None:
         """Add a request of any kind, or reject it."""
         try:
-            reason = await self._add_or_judge(second, offset, row)
+            refused = await self._add_or_judge(second, offset, row)
         except KafkaError:
             raise
         except Exception:
             # One faulty request must not stop the others of its second.
             log.exception("partition %d offset %d: its callback cannot be built", self._number, offset)
-            reason = Reason.UNREADABLE
-        if reason:
-            words = ""
-            if reason is Reason.TOPIC_REFUSED:
-                request = Request.FromString(row)
-                words = self._words_of([Outgoing.of(request).topic, request.tombstoneTopic])
+            refused = Reason.UNREADABLE, ""
+        if refused:
+            reason, words = refused
             self._reject(reason, [(offset, b"%d" % second, row)], words)
 
-    def _words_of(self, topics: Iterable[bytes]) -> str:
-        """Return the broker's messages about *topics*."""
-        words, names = self._targets.words, [topic.decode() for topic in topics]
-        return "; ".join(words[name] for name in names if name in words)
-
-    async def _add_or_judge(self, second: int, offset: int, row: bytes) -> Reason | None:
-        """Add a request, or return the reason for rejecting it."""
+    async def _add_or_judge(self, second: int, offset: int, row: bytes) -> tuple[Reason, str] | None:
+        """Add a request, or return the reason for rejecting it and the broker's words."""
         try:
             request = Request.FromString(row)
         except DecodeError:
-            return Reason.VALUE_NOT_A_FUTURE
+            return Reason.VALUE_NOT_A_FUTURE, ""
         outgoing = Outgoing.of(request)
-        topics = [outgoing.topic]
-        if request.tombstoneTopic:
-            topics.append(request.tombstoneTopic)
         self.contents.named |= bool(request.timerId)
-        if refused := await self._refused(set(topics)):
-            return next(iter(refused.values()))
-        to = self._accumulators[outgoing.topic]
+        if refused := await self._topics.refused({outgoing.topic, request.tombstoneTopic or outgoing.topic}):
+            reason, topics = next(iter(refused.values())), [outgoing.topic, request.tombstoneTopic]
+            return reason, self._topics.words_of(topics) if reason is Reason.TOPIC_REFUSED else ""
+        to = self._topics.open[outgoing.topic]
         at = place_in(outgoing, request, len(row), to.target, second)
         if isinstance(at, Reason):
-            return at
+            return at, ""
         name = b"%d:%d" % (self._number, offset)
         headers, size = callback_headers(request, second, name), len(row) + OVERHEAD_BYTES
-        self._append(to, at, size, outgoing.key, outgoing.value, headers)
+        self._batches.append(to, at, size, outgoing.key, outgoing.value, headers)
         to.fired += 1
         if request.tombstoneTopic:
-            to, key = self._accumulators[request.tombstoneTopic], request.tombstoneKey
+            to, key = self._topics.open[request.tombstoneTopic], request.tombstoneKey
             at, size = tombstone_in(request, to), len(key) + OVERHEAD_BYTES
-            self._append(to, at, size, key, None, [(REQUEST_HEADER, name)])
+            self._batches.append(to, at, size, key, None, [(REQUEST_HEADER, name)])
             await self._record(second, offset, len(row), request)
         return None
 
@@ -463,61 +373,28 @@ class Slice:
             left -= self.dues_ms[due_ms]
         return late
 
-    def _append(
-        self, to: Accumulator, at: int, bytes_max: int, key: bytes | None, value: bytes | None, headers: Headers
-    ) -> None:
-        """Append a record of at most *bytes_max* bytes to a topic whose limit may be below the producer's."""
-        dated_ms, batch = self._not_before_ms, to.batches[at]
-        if (
-            batch is None
-            or batch.size() + bytes_max > to.target.batch_bytes_max
-            or batch.append(timestamp=dated_ms, key=key, value=value, headers=headers) is None
-        ):
-            self._append_to_new(to, at, key, value, headers)
-
-    def _append_to_new(
-        self, to: Accumulator, at: int, key: bytes | None, value: bytes | None, headers: Headers
-    ) -> None:
-        full = to.batches[at]
-        if full is not None:
-            self._full.append((full, to.topic, at))
-            if to is not self._rejects_to and to is not self._home:
-                self.sent.add(full, to.topic, at)
-        # The first record fits at any size. The topic's limit was checked before.
-        batch = to.batches[at] = self._new_batch()
-        batch.append(timestamp=self._not_before_ms, key=key, value=value, headers=headers)
-
     def _forward(self, offset: int, key: bytes | None, value: bytes | None) -> None:
         """Send a record on to the partition of its timer id, or reject it if the topic does not take it."""
         to, source = self._home, self._rejects.source
-        size = len(key or b"") + len(value or b"") + OVERHEAD_BYTES
-        refused = self._targets.verdicts.get(source)
-        if isinstance(refused, Reason) and refused is not Reason.TOPIC_RESERVED:
-            self._gone[source] = refused
-            self._reject(refused, [(offset, key, value)], self._words_of([source.encode()]))
+        size = size_of(key, value, [])
+        if refused := self._topics.refusal_of(source):
+            self._reject(refused, [(offset, key, value)], self._topics.words_of([source.encode()]))
         elif size > to.target.batch_bytes_max:
             self._reject(Reason.TOO_LARGE, [(offset, key, value)])
         else:
             self.contents.rejected.append(offset)
             self.contents.forwarded.append(offset)
             timer_id = Request.FromString(unframed(value or b"")).timerId
-            self._append(to, hash_of(timer_id) % to.target.partitions, size, key, value, [])
+            self._batches.append(to, hash_of(timer_id) % to.target.partitions, size, key, value, [])
 
-    def _reject(
-        self, reason: Reason, records: Sequence[tuple[int, bytes | None, bytes | None]], words: str = ""
-    ) -> None:
-        """Reject records, each given as offset, key and value, with the broker's message *words*."""
+    def _reject(self, reason: Reason, records: Sequence[Rejected], words: str = "") -> None:
+        """Reject records, with the broker's message *words*."""
         offsets = [offset for offset, _, _ in records]
         self.contents.rejected += offsets
         self.refused[reason] += len(offsets)
         to, number = self._rejects_to, self._number
-        said: Headers = [(REJECT_PREFIX + "words", words.encode()[:_WORDS_BYTES_MAX])] if words else []
         # If the topic's limit is below that of `timer-request`, the record is cut.
         at, room = number % to.target.partitions, to.target.batch_bytes_max - OVERHEAD_BYTES
-        for refused in refused_records(reason, self._rejects.source, number, records):
-            refused.told.extend(said)
+        for refused in refused_records(reason, self._rejects.source, number, records, words):
             key, value, headers = fitted(refused, room)
-            self._append(to, at, size_of(key, value, headers), key, value, headers)
-
-    def _now_ms(self) -> int:
-        return max(int(self._clock.wall_s() * 1000), self._not_before_ms)
+            self._batches.append(to, at, size_of(key, value, headers), key, value, headers)
