@@ -77,8 +77,8 @@ def head_of(store: TimerStore) -> Head:
 def acquired(store: TimerStore, partition: Partition, seals: list[Sealed]) -> None:
     """Acquire *partition*, and bring the store in line with the *seals*."""
     local = head_of(store)
-    assert partition.acquire(seals, local)
-    partition.restore(store.counts(), store.ignored())
+    assert partition.acquire(seals, local, ignored=store.ignored())
+    partition.restore(store.counts())
     before = unreconciled(partition, local)
     rows, marks = store.kept_rows(before), store.marks(before)
     keep(store, partition, reconcile(partition, rows, marks, store.versions, has_ids=store.has_ids))

@@ -54,8 +54,8 @@ def worker(folder: Path, version: int, format: int, seals: list[Sealed]) -> Iter
         store, partition = TimerStore(folder, IDENTITY, StoreMemory()), Partition(0, format=format)
         try:
             head = store.head()
-            if partition.acquire(seals, head) and head:
-                partition.restore(store.counts(), store.ignored())
+            if partition.acquire(seals, head, ignored=store.ignored()) and head:
+                partition.restore(store.counts())
                 before = unreconciled(partition, head)
                 kept = store.kept_rows(before), store.marks(before)
                 changes = reconcile(partition, *kept, store.versions, has_ids=store.has_ids)

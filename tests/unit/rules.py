@@ -457,6 +457,10 @@ CORE_RULES: dict[str, Rule] = {
 CONDITION_RULES: dict[str, Rule] = {
     "ignored is sealed": Rule("what waits in vain is named in each seal", _IgnoredIsNotSealed),
     "ignored until done": Rule("what came late and waits in vain is named until it is done", _IgnoredByItsDueAlone),
+    "ignored elsewhere": Rule(
+        "a store that lets stand what seals ignore is dropped",
+        patches=[(takeover, "_has_judged_otherwise", _instead(lambda *_: False))],
+    ),
     "replaced an hour ago": Rule("what was replaced within the hour is read again", _HasAlwaysReplaced),
     "replaced what is not read": Rule("what has replaced something long ago stands", _HasNeverReplaced),
     "absent for an hour": Rule(

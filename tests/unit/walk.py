@@ -143,9 +143,11 @@ class Owner:
             local = replace(local, scan=None if "scan in the store" in off else scan, done_below=0)
         if read_from is not None:
             local, read_from = None, max(read_from, log.start)
-        keep = now.acquire(walk.last_seals(), local, log_start=log.start, read_from=read_from)
+        keep = now.acquire(
+            walk.last_seals(), local, ignored=self.disk.ignored, log_start=log.start, read_from=read_from
+        )
         if local and keep:
-            now.restore(self.disk.counts, self.disk.ignored)
+            now.restore(self.disk.counts)
             if "reconcile" not in off:
                 before = reconcile.unreconciled(now, local)
                 marks = {key: mark for key, mark in self.disk.marks.items() if key < before}

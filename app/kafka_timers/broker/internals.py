@@ -26,6 +26,7 @@ __all__ = [
     "hurry",
     "member_id_of",
     "read_nothing",
+    "topics_assigned",
     "transactional_id_of",
 ]
 
@@ -178,6 +179,11 @@ def _with_consumer(app: Any, change: Callable[[Any], None]) -> None:
         return consumer
 
     thread._create_consumer = created
+
+
+def topics_assigned(assignor: Any) -> list[str]:
+    """Return the names that the last assignment of Faust's *assignor* gave a group to."""
+    return [*assignor._topic_groups]
 
 
 def member_id_of(app: Any) -> str:

@@ -30,6 +30,7 @@ decision tells the chunk that it counts under: a worker that reads on from there
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from kafka_timers.core.backlog import Backlog, Count, Tally, chunk_of, chunks_of
 from kafka_timers.core.changes import Changes, Head, Mark, Row, Scan
@@ -96,16 +97,23 @@ class Partition:
     # --- acquiring it ------------------------------------------------------------------------------------------------
 
     def acquire(
-        self, seals: Iterable[Sealed], local: Head | None, *, log_start: int = 0, read_from: int | None = None
+        self,
+        seals: Iterable[Sealed],
+        local: Head | None,
+        *,
+        ignored: Mapping[int, int] = MappingProxyType({}),
+        log_start: int = 0,
+        read_from: int | None = None,
     ) -> bool:
         """
-        Set the state from the *seals* of this partition and the head of a *local* store.
+        Set the state from the *seals* of this partition, the head of a *local* store, and what it has *ignored*.
 
         Afterwards the owner reads the log from `position` on, and scans nothing before it has reached `must_read_to`.
 
         Args:
             seals: the last seals, with the latest complete one among them.
             local: head of the store; None if there is no store, or if it was kept with another horizon.
+            ignored: the store's requests whose condition did not hold, as in the attribute.
             log_start: first offset that the request log still has.
             read_from: offset to read the log from if there is no local store, when it must be earlier than the seals
                 say.
@@ -117,18 +125,17 @@ class Partition:
         Raises:
             NewerFormatError: a later version has written one of the seals.
         """
-        start = start_of(seals, local, horizon_s=self.horizon_s, log_start=log_start, read_from=read_from)
+        start = start_of(seals, local, ignored, horizon_s=self.horizon_s, log_start=log_start, read_from=read_from)
         self.head = start.head
         self.horizon_from = start.horizon_from
-        self.ignored = dict.fromkeys(start.ignored, 0)
+        self.ignored = dict.fromkeys(start.ignored, 0) | (dict(ignored) if start.keeps_store else {})
         self.replaced_below = start.head.must_read_to
         return start.keeps_store
 
-    def restore(self, counts: Mapping[int, Count], ignored: Mapping[int, int]) -> None:
-        """Take over the counts and the ignored requests of a store that is worth keeping."""
+    def restore(self, counts: Mapping[int, Count]) -> None:
+        """Take over the counts of a store that is worth keeping."""
         now_ms = _last_ms(self.sealed_ms)
         self.backlog.apply({chunk: (count, until if until > now_ms else 0) for chunk, (count, until) in counts.items()})
-        self.ignored.update(ignored)
 
     @property
     def must_read_to(self) -> int:

@@ -1,6 +1,6 @@
 """The start of a new owner, from the seals of a partition and a store that was kept."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from kafka_timers.core.changes import Head, Scan
@@ -31,6 +31,7 @@ class Start(NamedTuple):
 def start_of(
     seals: Iterable[Sealed],
     local: Head | None,
+    ignored: Collection[int],
     *,
     horizon_s: int,
     log_start: int = 0,
@@ -51,7 +52,11 @@ def start_of(
         # A store that ends below restore_from holds no pending request: all its rows have fired since.
         local = None
     last = last_slice or complete or Sealed()
-    if local is not None and local.sealed_ms <= sealed_ms and _has_read_beyond(scan, local):
+    if (
+        local is not None
+        and local.sealed_ms <= sealed_ms
+        and (_has_read_beyond(scan, local) or _has_judged_otherwise(last, sealed_ms, local, ignored))
+    ):
         local = None
     if local is None:
         position = known_from = restore_from if read_from is None else min(restore_from, read_from)
@@ -114,3 +119,20 @@ def _has_read_beyond(scan: Scan | None, local: Head) -> bool:
     if scan is None or (own is not None and (own.end_ms, own.snapshot) == (scan.end_ms, scan.snapshot)):
         return False
     return local.position > scan.snapshot
+
+
+def _has_judged_otherwise(last: Sealed, sealed_ms: int, local: Head, ignored: Collection[int]) -> bool:
+    """
+    Tell whether a *local* store, which has ignored the requests *ignored*, lets one stand that the *last* seal ignores.
+
+    A paused owner reads on:
+     1. A pauses at offset 7; B takes over, and fires offset 0 with snapshot 7; it ignores offset 7, a move that came
+        too late for it
+     2. A goes on, and reads offset 7: it takes the place of offset 0
+     3. A takes over with its store: offset 7 would fire
+    Held by test_a_move_that_a_paused_owner_lets_stand_is_ignored_as_the_seals_say.
+    """
+    # An owner of the last seal may have forgotten requests with it that it names.
+    if local.sealed_ms == sealed_ms:
+        return False
+    return any(offset < local.position and offset not in ignored for offset in last.ignored)

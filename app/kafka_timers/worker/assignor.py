@@ -20,6 +20,7 @@ from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, Cons
 from faust.assignor import PartitionAssignor
 from faust.assignor.client_assignment import ClientAssignment, ClientMetadata
 
+from kafka_timers.broker.internals import topics_assigned
 from kafka_timers.core.wire import FORMAT
 from kafka_timers.worker.placement import Member, spread
 
@@ -47,7 +48,7 @@ class StoreAssignor(PartitionAssignor):
     @property
     def topic(self) -> str:
         """The topic that the group served at the last assignment; empty if there is none."""
-        return next((name for name in self._topic_groups if name != _FORMAT_KEY), "")
+        return next((name for name in topics_assigned(self) if name != _FORMAT_KEY), "")
 
     def metadata(self, topics: set[str]) -> ConsumerProtocolMemberMetadata:
         """Return the data that this member sends to the assigning member."""

@@ -120,10 +120,12 @@ class Follower:
             local = None
         if read_from is not None:
             local, read_from = None, max(read_from, start)
-        keep = partition.acquire(seals, local, log_start=start, read_from=read_from)
+        keep = partition.acquire(
+            seals, local, ignored=store.ignored() if local else {}, log_start=start, read_from=read_from
+        )
         self._check_log(start, end)
         if local and keep:
-            partition.restore(store.counts(), store.ignored())
+            partition.restore(store.counts())
             before = unreconciled(partition, local)
             marks = store.marks(before)
             has_ids = store.has_ids
