@@ -14,6 +14,7 @@ from aiokafka import ConsumerRecord
 
 from kafka_timers.broker.odd_batches import shown
 from kafka_timers.client.request import Answer, Timer
+from kafka_timers.core.outcomes import Outcome
 from kafka_timers.core.text import json_of
 from kafka_timers.core.wire import ID_HEADER, REQUEST_HEADER, TOKEN_HEADER, last_second_of
 from kafka_timers.operate.acls import Acl
@@ -33,6 +34,9 @@ __all__ = [
     "status_document",
     "timer_document",
 ]
+
+# Not what the lake asks of it besides.
+_OF_AN_OUTCOME = ("offset", "appended_ms", "due_ms", "cancel", "topic", "key", "state", "reason", "second")
 
 Document = dict[str, Any]
 
@@ -71,8 +75,12 @@ def found_document(timer_id: str, found: Found) -> Document:
         "start": found.start,
         "end": found.end,
         "sealed": last_second_of(found.seal) if found.seal else None,
-        "records": [dataclasses.asdict(outcome) | {"second": outcome.second} for outcome in found.outcomes],
+        "records": [_outcome(outcome) for outcome in found.outcomes],
     }
+
+
+def _outcome(outcome: Outcome) -> Document:
+    return {name: getattr(outcome, name) for name in _OF_AN_OUTCOME}
 
 
 def capacity_document(needs: Iterable[Need]) -> Document:
