@@ -36,7 +36,7 @@ HOST = "127.0.0.1"
 # program starts, so nothing may take one unasked.
 PORTS, INNER_PORTS = range(20_000, 30_000), range(30_000, 32_000)
 
-_START_LIMIT_S = 120.0
+_START_LIMIT_S = 300.0
 _STOP_LIMIT_S = 20.0
 
 _LOGGING = """\

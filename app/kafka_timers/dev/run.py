@@ -41,7 +41,7 @@ CALLBACK_TOPIC = "callbacks"
 _MARKER = "kafka-timers-dev.lock"
 _HOST = "127.0.0.1"
 _OSCILLATORS = 2
-_READY_LIMIT_S = 60.0
+_READY_LIMIT_S = 300.0
 
 # Short enough to see a timer go to the lake and come back, long enough for Spark on two cores to do it.
 _HORIZON_S, _BUCKET_S, _EVERY_S = 60, 10, 20
