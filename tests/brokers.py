@@ -11,6 +11,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.conn import create_conn
 from aiokafka.protocol.metadata import MetadataRequest
+from patience import LIMIT_S
 
 from kafka_timers.dev.broker import EmbeddedKafka
 from kafka_timers.dev.cluster import EmbeddedCluster
@@ -38,7 +39,7 @@ async def make_topic(
     async with administering(bootstrap) as admin:
         made = await admin.create_topics([NewTopic(name, partitions, replicas, topic_configs=dict(configs or {}))])
         assert [code for _, code, _ in made.topic_errors] == [0]
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LIMIT_S):
             while name not in await admin.list_topics():  # noqa: ASYNC110  # a broker has to be asked
                 await asyncio.sleep(0.02)
 
@@ -107,7 +108,7 @@ async def partitions_as_told_by(address: str, topic: str = "") -> dict[tuple[str
     }
 
 
-async def until_in_sync(cluster: EmbeddedCluster, limit_s: float = 90) -> None:
+async def until_in_sync(cluster: EmbeddedCluster, limit_s: float = LIMIT_S) -> None:
     """Wait until all brokers tell that each partition has a leader, and all its replicas in sync."""
     async with asyncio.timeout(limit_s):
         for address in cluster.bootstrap.split(","):
@@ -118,7 +119,7 @@ async def until_in_sync(cluster: EmbeddedCluster, limit_s: float = 90) -> None:
                 await asyncio.sleep(0.2)
 
 
-async def until_replaced(cluster: EmbeddedCluster, node: int, topic: str = "", limit_s: float = 90) -> None:
+async def until_replaced(cluster: EmbeddedCluster, node: int, topic: str = "", limit_s: float = LIMIT_S) -> None:
     """Wait until the other brokers tell that *node* leads nothing of *topic*, or of any topic."""
     async with asyncio.timeout(limit_s):
         for number, address in enumerate(cluster.bootstrap.split(","), 1):

@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+from patience import LIMIT_S
+
 from kafka_timers.dev.broker import free_port
 from kafka_timers.die_with_parent import die_with_us
 
@@ -35,7 +37,7 @@ class Dev:
     async def end(self) -> str:
         """Press Ctrl-C, and return the output until the end."""
         self.process.send_signal(signal.SIGINT)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LIMIT_S):
             output, _ = await self.process.communicate()
         return output.decode()
 
@@ -73,7 +75,7 @@ async def dev(folder: Path, ports: list[int], *more: str) -> AsyncIterator[Dev]:
     try:
         assert process.stdout
         try:
-            async with asyncio.timeout(90):
+            async with asyncio.timeout(LIMIT_S):
                 said = (await process.stdout.readuntil(b"  logs ")).decode()
                 said += (await process.stdout.readline()).decode()
         except asyncio.IncompleteReadError as error:

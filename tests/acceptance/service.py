@@ -22,6 +22,7 @@ from typing import Self
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 from brokers import make_topic, publish
+from patience import LIMIT_S
 
 from kafka_timers.broker import topics
 from kafka_timers.broker.connection import Kafka
@@ -31,8 +32,6 @@ from kafka_timers.core.routing import partition_of
 from kafka_timers.core.wire import Future, Sealed, Topics
 from kafka_timers.dev.broker import free_port
 from kafka_timers.dev.process import Child
-
-LIMIT_S = 60.0
 
 
 @dataclass

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from service import LIMIT_S, Service, take
+from patience import LIMIT_S
+from service import Service, take
 
 from kafka_timers import request_from
 from kafka_timers.core.wire import Future, Header

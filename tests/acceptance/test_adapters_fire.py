@@ -8,6 +8,7 @@ from typing import Any
 
 from confluent_kafka import Producer
 from fastavro import schemaless_writer
+from patience import LIMIT_S
 from service import Service
 
 from kafka_timers.core.routing import partition_of
@@ -95,7 +96,7 @@ async def test_a_record_of_each_adapter_fires_its_callback(service: Service) -> 
         at = {"partition": 0, "timestamp": (second - 60) * 1000}
         producer.produce(prefix + adapter, value, key, headers=headers, **at)
         options += ["--door", f"{adapter}={prefix}{adapter}"]
-    assert producer.flush(10) == 0
+    assert producer.flush(LIMIT_S) == 0
 
     worker = await service.worker(*options)
     await worker.until("/metrics", lambda *_: worker.metric("kafka_timers_requests_total") == len(cases))
@@ -131,7 +132,7 @@ async def test_schedules_of_etf1_are_moved_deleted_and_marked_as_done_where_they
     write("moves", "v2", due + 1)
     write("moves too", "v2", due)
     write("goes", None, due)
-    assert producer.flush(10) == 0
+    assert producer.flush(LIMIT_S) == 0
     fired = await service.read(service.callbacks, 9)
     assert sorted((record.key, record.value) for record in fired) == sorted(
         [(b"stays", b"v1"), (b"moves", b"v2"), (b"moves too", b"v2")] + [(key.encode(), b"v1") for key in "abcdef"]
@@ -158,7 +159,7 @@ async def test_a_client_without_protobuf_cancels_and_is_answered(service: Servic
     producer.produce(topic, "pay", "pay-7", headers=headers)
     producer.produce(topic, None, "pay-7", headers=[reply_to])
     producer.produce(topic, None, "pay-8", headers=[reply_to])
-    assert producer.flush(10) == 0
+    assert producer.flush(LIMIT_S) == 0
     replies = [Reply.FromString(record.value) for record in await service.read(service.topics.replies, 2)]
     assert {reply.timerId: Reply.Outcome.Name(reply.outcome) for reply in replies} == {
         "pay-7": "CANCELLED",
@@ -179,10 +180,10 @@ async def test_a_worker_that_is_killed_loses_and_doubles_nothing_of_an_adapter(s
     for number, name in enumerate(names):
         producer.produce(topic, name, name, headers=headers)
         if number == 3_000:
-            producer.flush(10)
+            producer.flush(LIMIT_S)
             await first.until("/metrics", lambda *_: first.metric("kafka_timers_door_records_total") > 0)
             first.child.kill()
-    assert producer.flush(10) == 0
+    assert producer.flush(LIMIT_S) == 0
     assert len(await service.read(service.topics.requests, len(names))) == len(names)
     await service.until_sealed(second)
     assert sorted(await service.callback_names(names)) == sorted(names)
@@ -292,7 +293,7 @@ async def test_schedules_of_skyuk_fire_in_either_format_and_their_topics_stay_ti
     for topic in (in_avro, in_json):
         producer.produce(topic, None, "goes")
         producer.produce(topic, b"{\0 poison", "damaged")
-    assert producer.flush(10) == 0
+    assert producer.flush(LIMIT_S) == 0
 
     await worker.until("/metrics", lambda *_: worker.metric("kafka_timers_door_records_total") == 2 * 9)
     await service.until_sealed(second + 1)
@@ -369,7 +370,7 @@ async def test_partitions_missing_values_and_any_time_of_karafka_and_timebridge_
     bridged(b"nil", None, now)
     bridged(b"first", b"year", b"0001-01-01T00:00:00Z")
     bridged(b"last", b"year", b"9999-12-31T23:59:59.999999999Z")
-    assert producer.flush(10) == 0
+    assert producer.flush(LIMIT_S) == 0
 
     worker = await service.worker(*options)
     await worker.until("/metrics", lambda *_: worker.metric("kafka_timers_door_records_total") == 9)

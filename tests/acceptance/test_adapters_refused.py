@@ -8,7 +8,8 @@ from asyncio.subprocess import DEVNULL, PIPE
 from typing import Any
 
 from confluent_kafka import Producer
-from service import LIMIT_S, Service
+from patience import LIMIT_S
+from service import Service
 
 Headers = list[tuple[str, bytes | None]]
 
@@ -51,7 +52,7 @@ async def test_a_callback_that_fails_when_due_is_rejected_as_the_record_that_was
     producer.produce(schedules, b'"video 1"', b"vid1-online", headers=etf1, partition=1, **written)
     own: Headers = [("CALLER_SERVICE", b"S"), ("null", None)]
     producer.produce(countdowns, countdown, b"\xfe7", headers=own, partition=2, **written)
-    assert producer.flush(10) == 0
+    assert producer.flush(LIMIT_S) == 0
     await service.start("oscillator")
     await service.firing("--door", f"etf1={schedules}", "--door", f"countdown={countdowns}")
 
@@ -136,7 +137,7 @@ async def test_timers_fired_for_the_door_etf1_are_copied_to_its_history(service:
     write("fails", "v6", target=service.prefix + "missing")
     write("is refused", "v7", due - 100_000)
     write("is its own history", "v8", target=history, key=b"k8")
-    assert producer.flush(10) == 0
+    assert producer.flush(LIMIT_S) == 0
 
     callbacks = await service.read_all(service.callbacks, 4)
     copies = await service.read_all(history, 5, quiet_s=2)

@@ -8,6 +8,7 @@ from aiokafka import ConsumerRecord
 from aiokafka.admin import NewPartitions
 from brokers import administering
 from confluent_kafka import Producer
+from patience import LIMIT_S
 from service import Process, Service
 
 from kafka_timers import TimerClient
@@ -37,7 +38,7 @@ def stray(service: Service, second: int, names: Iterable[str]) -> None:
     for name in names:
         value = Future(callBackTopic=service.callbacks, callBack=name.encode(), timerId=name).SerializeToString()
         producer.produce(service.topics.requests, value, b"%d" % second, partition_of(name, ADDED))
-    assert producer.flush(30) == 0
+    assert producer.flush(LIMIT_S) == 0
 
 
 def places(records: Iterable[ConsumerRecord]) -> Counter[tuple[str, int]]:
@@ -83,7 +84,7 @@ async def test_a_worker_starts_with_the_sealed_partitions_and_fires_pending_time
     names = [f"waits-{n}" for n in range(40)]
     await service.requests(second + 100, names)
     await service.until_sealed(second)
-    await first.child.stop()
+    await first.child.stop(LIMIT_S)
     await add_partitions(service, [topics.requests, topics.oscillator, topics.sealed])
     stray(service, second + 100, IDS)
     kafka = Kafka(service.bootstrap)

@@ -17,7 +17,8 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
-from service import LIMIT_S, Process, Service
+from patience import LIMIT_S
+from service import Process, Service
 
 from kafka_timers.core.wire import Future
 
@@ -237,7 +238,7 @@ async def test_topic_deleted_while_a_timer_waits_costs_that_timer_alone(service:
     await worker.until("/metrics", lambda *_: worker.metric("kafka_timers_requests_total") == 404)
     async with administering(service.bootstrap) as admin:
         await admin.delete_topics([service.prefix + "gone"])
-    await service.until_sealed(second, limit_s=30)
+    await service.until_sealed(second)
     told = by_request(service, await rejected(service, 4))
     assert told == {at: ("topic-unknown", b"%d" % second, lost.SerializeToString()) for at in requests}
     assert sorted(await service.callback_names(good)) == sorted(good)
@@ -321,7 +322,7 @@ async def test_topics_that_refuse_writes_or_are_missing_cost_their_own_timers_al
         allow = AclBinding(*rule, "User:*", "*", AclOperation.ALL, AclPermissionType.ALLOW)
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
         acls = admin.create_acls([deny, allow])
-        await asyncio.gather(*[asyncio.to_thread(acl.result, 10) for acl in acls.values()])
+        await asyncio.gather(*[asyncio.to_thread(acl.result, LIMIT_S) for acl in acls.values()])
         # So long that it does not help: the second has to be sent again before a transaction times out.
         worker = await service.worker("--transaction-timeout-s", "60")
         second = int(time.time()) - 1000
@@ -334,10 +335,10 @@ async def test_topics_that_refuse_writes_or_are_missing_cost_their_own_timers_al
                 expected[request] = (reason, b"%d" % second, future.SerializeToString())
         good = [f"good-{n}" for n in range(4_000)]
         await service.requests(second, good)
-        await service.until_sealed(second, limit_s=30)
+        await service.until_sealed(second)
         assert by_request(service, await rejected(service, 8)) == expected
         assert sorted(await service.callback_names(good)) == sorted(good)
         counted = {"topic-refused": 4, "topic-unknown": 4}
         await worker.until("/metrics", lambda *_: rejected_counts(worker) == counted)
         await assert_balanced(service, 4_008, 4_000)
-        assert prefix + "missing" not in admin.list_topics(timeout=10).topics
+        assert prefix + "missing" not in admin.list_topics(timeout=LIMIT_S).topics

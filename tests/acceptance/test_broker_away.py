@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from brokers import administering, delete_records, end_of, make_topic
-from service import LIMIT_S, Process, Service
+from patience import LIMIT_S
+from service import Process, Service
 
 from kafka_timers.dev.broker import EmbeddedKafka
 
@@ -63,14 +64,14 @@ async def test_processes_started_before_kafka_wait_for_it(own_service: Service, 
     [callback] = await service.read(service.callbacks, 1)
     assert callback.timestamp >= second * 1000
     for process in processes:
-        await process.child.stop()
+        await process.child.stop(LIMIT_S)
         assert process.child.returncode == 0
 
 
 async def test_worker_that_waits_for_kafka_ends_when_asked_to(service: Service) -> None:
     worker = await service.start("worker", "--bootstrap", "127.0.0.1:1")
     await worker.until("/readyz", lambda status, body: status == 503 and "no broker answers" in body)
-    await worker.child.stop(5)
+    await worker.child.stop(LIMIT_S)
     assert worker.child.returncode == 0
 
 
@@ -83,7 +84,7 @@ async def stop_in_mid_transaction(service: Service, worker: Process) -> None:
     """
     everything, committed = service.reading(service.callbacks, committed=False), service.reading(service.callbacks)
     # Long, since a busy machine gives the worker little of each moment.
-    async with everything as written, committed as settled, asyncio.timeout(300):
+    async with everything as written, committed as settled, asyncio.timeout(LIMIT_S):
         where = written.assignment()
 
         async def uncommitted() -> int:
@@ -143,7 +144,7 @@ async def test_worker_ends_when_asked_to_while_kafka_is_away(
     await fragile_kafka.kill()
     for process in (worker, oscillator):
         # Killed after as long as Kubernetes gives by default, and then the exit code is another one.
-        await process.child.stop(30)
+        await process.child.stop(LIMIT_S)
         assert process.child.returncode == 0, process.child.last_words()
 
 
@@ -160,7 +161,7 @@ async def test_request_topic_made_anew_stops_its_partitions_and_says_so(service:
     async with administering(service.bootstrap) as admin:
         await admin.delete_topics([service.topics.requests])
     await make_topic(service.bootstrap, service.topics.requests, 4)
-    await worker.child.stop()
+    await worker.child.stop(LIMIT_S)
     heir = await service.start("worker")
     told = await heir.until("/readyz", lambda _, body: body.count("was the topic deleted") == 4)
     assert f"{service.topics.requests} partition 0 ends at offset 0, below {fired_to}" in told
@@ -178,7 +179,7 @@ async def test_requests_deleted_while_they_were_pending_are_told_and_the_rest_fi
     await service.requests(second, lost, partition=2)
     behind = await end_of(service.bootstrap, service.topics.requests, 2)
     await service.requests(second, kept, partition=2)
-    await worker.child.stop()
+    await worker.child.stop(LIMIT_S)
     await delete_records(service.bootstrap, service.topics.requests, 2, before=behind)
     heir = await service.start("worker")
     await heir.until("/readyz", lambda _, body: "partition 2: its request log starts above" in body)
@@ -244,6 +245,6 @@ async def test_worker_refuses_another_number_of_partitions_than_it_was_sealed_wi
     second = int(time.time()) - 1000
     worker = await service.worker()
     await service.until_sealed(second)
-    await worker.child.stop()
+    await worker.child.stop(LIMIT_S)
     said = await ended(await service.start("worker", "--partitions", "2"))
     assert "Error: the service has run with 4 partitions, and --partitions says 2" in said

@@ -7,7 +7,8 @@ from typing import Any
 
 from brokers import make_topic
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, Producer, TopicPartition
-from service import LIMIT_S, Service
+from patience import LIMIT_S
+from service import Service
 
 from kafka_timers import Callback, Outcome, RetryPolicy, TimerClient
 from kafka_timers.core.wire import Future
@@ -18,7 +19,7 @@ AVRO_KEY = b"\x00\x00\x00\x00\x07\x0e\xff\xfe"
 def read(bootstrap: str, topic: str, count: int) -> list[Message]:
     """Return the first *count* committed records of *topic*, as confluent-kafka reads them."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g", "isolation.level": "read_committed"})
-    partitions = consumer.list_topics(topic, 10).topics[topic].partitions
+    partitions = consumer.list_topics(topic, LIMIT_S).topics[topic].partitions
     consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in partitions])
     records, end_s = [], time.monotonic() + LIMIT_S
     try:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, Producer, TopicPartition
-from service import LIMIT_S, Process, Service, take
+from patience import LIMIT_S
+from service import Process, Service, take
 
 from kafka_timers import Answer, Callback, Outcome, Pending, RetryPolicy, TimerClient, request_from
 
@@ -164,7 +165,7 @@ async def test_the_time_of_a_timer_is_moved_alone_also_by_two_at_once(live: Live
 def first_with(bootstrap: str, topic: str, key: bytes) -> Message:
     """Return the first record on *topic* with the *key*, as confluent-kafka reads it."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "orders", "isolation.level": "read_committed"})
-    partitions = consumer.list_topics(topic, 10).topics[topic].partitions
+    partitions = consumer.list_topics(topic, LIMIT_S).topics[topic].partitions
     consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in partitions])
     try:
         while (record := consumer.poll(LIMIT_S)) is not None:

@@ -13,7 +13,8 @@ from typing import Any
 
 import aiohttp
 import pytest
-from service import LIMIT_S, Process, Service, take
+from patience import LIMIT_S
+from service import Process, Service, take
 
 from kafka_timers import request_from
 from kafka_timers.core.routing import hash_of

@@ -11,13 +11,14 @@ from typing import Any, TypeVar
 
 import pytest
 from axe_core_python.selenium import Axe
+from patience import LIMIT_S
 from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service as Driver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
-from service import LIMIT_S, Process, Service
+from service import Process, Service
 
 from kafka_timers.core.wire import Future
 from kafka_timers.dev.broker import free_port

@@ -13,11 +13,12 @@ from typing import Any
 import aiohttp
 import pytest
 from devs import PROGRAM, Dev, dev, dev_ports
+from patience import LIMIT_S
 
 pytestmark = pytest.mark.usefixtures("needs_java")
 
 
-async def said_by(*arguments: str, limit_s: float = 30) -> str:
+async def said_by(*arguments: str, limit_s: float = LIMIT_S) -> str:
     """Run a command of the program and return its output; it succeeds within *limit_s*."""
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*PROGRAM, *arguments, stdout=pipe, stderr=pipe)
@@ -80,18 +81,18 @@ async def test_a_timer_goes_to_the_lake_and_comes_back(tmp_path: Path) -> None:
         send, watch, ask = (running.hints[name][1:] for name in ("one to the lake", "watch callbacks", "ask the lake"))
         sent = json.loads(await said_by(*send, "--json"))
         log = tmp_path / ".kafka-timers" / "log" / "lake.log"
-        async with asyncio.timeout(110):
+        async with asyncio.timeout(LIMIT_S):
             while "land timer-request" not in log.read_text():  # noqa: ASYNC110  # a file has to be asked
                 await asyncio.sleep(0.2)
-        [timer] = json.loads(await said_by(*ask, "--json", limit_s=100))
+        [timer] = json.loads(await said_by(*ask, "--json"))
         assert (f"{timer['partition']}:{timer['offset']}", timer["second"]) == (sent["request"], sent["second"])
         assert timer["far"]
-        said = await said_by(*watch, "--json", "--from-beginning", "--count", "1", limit_s=180)
+        said = await said_by(*watch, "--json", "--from-beginning", "--count", "1")
         callback = json.loads(said)
         assert (callback["value"], callback["request"]) == ("hello", sent["request"])
         # Both tell of it: the job that has promoted it, and the worker that was told.
         for port, name, least in ((ports[6], "promoted_total", 1), (ports[1], "closed_second", sent["second"])):
-            async with asyncio.timeout(110):
+            async with asyncio.timeout(LIMIT_S):
                 while await asyncio.to_thread(shown, port, f"kafka_timers_lake_{name}") < least:  # noqa: ASYNC110
                     await asyncio.sleep(0.2)
         assert callback["lateness_ms"] >= 0
@@ -149,7 +150,7 @@ async def seen_after(send: list[str], watch: list[str], seconds: int) -> dict[st
     watching = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
     try:
         assert watching.stderr
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(LIMIT_S):
             assert b"watching" in await watching.stderr.readline()
             told = json.loads(await said_by(*scheduled(send, seconds), "--json"))
             output, _ = await watching.communicate()

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
+from patience import LIMIT_S
 from programs import running
-from service import LIMIT_S, Service
+from service import Service
 
 from kafka_timers.dev.broker import free_port
 from kafka_timers.dev.process import Child
@@ -86,7 +87,7 @@ class Schedules:
         self._producer.produce(self.topic, None, name, partition=partition)
 
     def flush(self) -> None:
-        assert self._producer.flush(10) == 0
+        assert self._producer.flush(LIMIT_S) == 0
 
     async def etf1(self) -> Child:
         """Start etf1 and return at once."""
@@ -228,7 +229,7 @@ async def test_there_and_back_each_schedule_fires_once_or_not_at_all(
     all_.flush()
     await all_.fired("live at the door v1", "moved v2", "for the door v1")
     await all_.calm()
-    await worker.child.stop()
+    await worker.child.stop(LIMIT_S)
 
     now = int(time.time())
     all_.write("in the second gap", 2, now + 2)

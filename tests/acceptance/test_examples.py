@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 from aiokafka import AIOKafkaProducer
 from confluent_kafka import Producer
+from patience import LIMIT_S
 from programs import running
-from service import LIMIT_S, Service
+from service import Service
 
 from kafka_timers.dev import java
 from kafka_timers.dev.broker import free_port
@@ -53,7 +54,7 @@ async def line_with(process: Process, text: str) -> str:
 def asked(url: str, method: str = "GET") -> tuple[int, dict[str, object]]:
     """Return status and JSON of an answer."""
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=20) as answer:
+        with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=LIMIT_S) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)

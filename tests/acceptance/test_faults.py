@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from patience import LIMIT_S
 from service import Process, Service, serves, take
 
 from kafka_timers.core.wire import Future, is_complete
@@ -23,7 +24,7 @@ def fired(names: list[str], wanted: list[str]) -> tuple[list[str], list[str]]:
 
 async def stop_in_mid_second(service: Service, worker: Process, second: int, count: int) -> None:
     """Tick *second*, and freeze *worker* when *count* callbacks have reached the broker, visible or not."""
-    async with asyncio.timeout(60), service.reading(service.callbacks, committed=False) as consumer:
+    async with asyncio.timeout(LIMIT_S), service.reading(service.callbacks, committed=False) as consumer:
 
         async def has_fired() -> bool:
             return sum((await consumer.end_offsets(consumer.assignment())).values()) >= count
@@ -121,7 +122,7 @@ async def test_workers_join_and_leave_without_loss_or_double(service: Service) -
     second = await service.worker()
     await until_owned(first, 2)
     await until_owned(second, 2)
-    await first.child.stop()
+    await first.child.stop(LIMIT_S)
     await until_owned(second, 4)
     over.set()
     await loading
@@ -144,7 +145,7 @@ async def test_a_worker_that_comes_back_gets_the_partitions_whose_stores_it_has(
     was = await owned_by(first, 2), await owned_by(second, 2)
     for number in (0, 1, 0):
         worker, other = (first, second) if number == 0 else (second, first)
-        await worker.child.stop(20)
+        await worker.child.stop(LIMIT_S)
         await owned_by(other, 4)
         worker = await service.worker(data_dir=worker.data_dir)
         first, second = (worker, other) if number == 0 else (other, worker)
@@ -261,7 +262,7 @@ async def test_takeover_by_a_worker_whose_disk_is(service: Service, disk: str) -
     await service.requests(start + 500, pending)
     await service.requests(start, early)
     await first.until("/metrics", lambda _, body: "kafka_timers_requests_total 600.0" in body)
-    await first.child.stop()
+    await first.child.stop(LIMIT_S)
     copy = first.data_dir.with_name("copy")
     shutil.copytree(first.data_dir, copy)
     second = await service.worker(data_dir=first.data_dir)
@@ -269,7 +270,7 @@ async def test_takeover_by_a_worker_whose_disk_is(service: Service, disk: str) -
     await service.requests(start - 5, late)
     await service.tick(start + 1)
     await service.until_sealed(start + 1)
-    await second.child.stop()
+    await second.child.stop(LIMIT_S)
     if disk == "empty":
         shutil.rmtree(copy)
     elif disk == "damaged":
@@ -297,7 +298,7 @@ async def test_store_behind_restore_from_is_thrown_away(service: Service) -> Non
     early = [f"early-{n}" for n in range(200)]
     await service.requests(start, early)
     await first.until("/metrics", lambda _, body: "kafka_timers_requests_total 200.0" in body)
-    await first.child.stop()
+    await first.child.stop(LIMIT_S)
     copy = first.data_dir.with_name("copy")
     shutil.copytree(first.data_dir, copy)
     second = await service.worker(data_dir=first.data_dir)
@@ -307,7 +308,7 @@ async def test_store_behind_restore_from_is_thrown_away(service: Service) -> Non
     await service.requests(start + 1, more)
     await service.tick(start + 1)
     await service.until_sealed(start + 1)
-    await second.child.stop()
+    await second.child.stop(LIMIT_S)
     third = await service.worker(data_dir=copy)
     await service.tick(start + 10)
     await service.until_sealed(start + 10)

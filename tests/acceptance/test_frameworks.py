@@ -11,8 +11,9 @@ import aiohttp
 import pytest
 from aiokafka import AIOKafkaProducer
 from brokers import make_topic
+from patience import LIMIT_S
 from programs import running
-from service import LIMIT_S, Service
+from service import Service
 
 from kafka_timers import TimerClient
 from kafka_timers.dev.broker import free_port

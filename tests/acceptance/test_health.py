@@ -42,7 +42,7 @@ async def test_requests_behind_an_open_transaction_are_told_of_while_it_is_open(
         await producer.send_and_wait(service.topics.requests, future.SerializeToString(), second, 2)
         await service.requests(int(time.time()) + 1, ["waits"], partition=2)
         await service.requests(int(time.time()) + 1, ["fires"], partition=1)
-        told = await worker.until("/readyz", lambda status, _: status == 503, limit_s=30)
+        told = await worker.until("/readyz", lambda status, _: status == 503)
         assert told.startswith("partition 2: requests wait behind an open transaction for ")
         assert f"--topic {service.topics.requests} --partition 2" in told
         assert told.count("\n") == 0
@@ -88,7 +88,7 @@ async def test_partitions_of_a_worker_that_hangs_are_told_by_the_other_one_and_b
     assert 0 < len(theirs) < service.partitions
     hangs.child.pause()
     try:
-        await lives.until("/metrics", lambda _, body: theirs <= oldest(body).keys(), limit_s=30)
+        await lives.until("/metrics", lambda _, body: theirs <= oldest(body).keys())
         ages = oldest(lives.get("/metrics")[1])
         assert {number for number, age_s in ages.items() if age_s > 8} == theirs
         code, said = await service.status()
@@ -97,4 +97,4 @@ async def test_partitions_of_a_worker_that_hangs_are_told_by_the_other_one_and_b
     assert code == 1
     for number in theirs:
         assert f"  - partition {number} stands still since second " in said
-    await lives.until("/metrics", lambda _, body: oldest(body).keys().isdisjoint(theirs), limit_s=30)
+    await lives.until("/metrics", lambda _, body: oldest(body).keys().isdisjoint(theirs))

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from brokers import make_topic
+from patience import LIMIT_S
 from pyspark.sql import SparkSession
 from service import Process, Service, take
 
@@ -186,7 +187,7 @@ class Years:
     async def killed(self, job: Child, begun: "asyncio.Task[None]") -> None:
         """Kill *job* some moments after it has *begun* with its work, or let it end."""
         ended = asyncio.create_task(job.wait())
-        await asyncio.wait({begun, ended}, return_when=asyncio.FIRST_COMPLETED, timeout=120)
+        await asyncio.wait({begun, ended}, return_when=asyncio.FIRST_COMPLETED, timeout=LIMIT_S)
         await asyncio.wait({ended}, timeout=self.rng.uniform(0, 3))
         job.kill()
         await ended

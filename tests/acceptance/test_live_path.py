@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from patience import LIMIT_S
 from service import Process, Service
 
 from kafka_timers.core.wire import Future, Header
@@ -22,7 +23,7 @@ async def test_timer_of_any_kafka_client_fires_in_its_second(service: Service) -
     producer = Producer({"bootstrap.servers": service.bootstrap})
     future = Future(callBackTopic=service.callbacks, callBackKey="order-1", callBack=b"wake up")
     producer.produce(service.topics.requests, key=str(second), value=future.SerializeToString())
-    assert producer.flush(10) == 0
+    assert producer.flush(LIMIT_S) == 0
     [callback] = await service.read(service.callbacks, 1)
     assert (callback.key, callback.value) == (b"order-1", b"wake up")
     assert second * 1000 <= callback.timestamp < second * 1000 + 1300
@@ -43,7 +44,7 @@ async def test_requests_may_be_compressed_in_any_way_that_kafka_knows(service: S
             # Worth compressing, else the client sends it as it is.
             future = Future(callBackTopic=service.callbacks, callBackKey=f"{number}", callBack=codec.encode() * 100)
             producer.produce(service.topics.requests, key=str(second), value=future.SerializeToString(), partition=1)
-        assert producer.flush(10) == 0
+        assert producer.flush(LIMIT_S) == 0
     await service.tick(second)
     fired = await service.read(service.callbacks, 20 * len(codecs))
     assert sorted(record.value for record in fired) == sorted(
@@ -169,7 +170,7 @@ async def test_several_workers_as_one_command_share_the_work_and_come_back(servi
     await service.until_serving(first)
     await service.until_serving(second)
     left = children_of(command.child.pid)
-    await command.child.stop(20)
+    await command.child.stop(LIMIT_S)
     assert command.child.returncode == 0
     assert len(left) == 2
     for pid in left:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
+from patience import LIMIT_S
 from service import Process, Service
 
 from kafka_timers.core.wire import Sealed
@@ -13,7 +14,6 @@ from kafka_timers.core.wire import Sealed
 # Long enough that nobody waits for it.
 SESSION_S = 120
 # Well below that, and well above the usual time.
-LIMIT_S = 40.0
 
 
 async def two_workers(service: Service) -> Process:
@@ -61,6 +61,6 @@ async def test_partitions_of_a_worker_that_is_killed_fire_long_before_its_sessio
     await fires_all()
     # It is started again, and gets its share.
     await until_sealed_by(service, folders)
-    await parent.child.stop(30)
+    await parent.child.stop(LIMIT_S)
     assert parent.child.returncode == 0
     assert "is out of group" in parent.child.log.read_text()

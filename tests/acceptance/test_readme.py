@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+from patience import LIMIT_S
 from service import Service
 
 from kafka_timers.dev.run import CALLBACK_TOPIC
@@ -16,7 +17,6 @@ from kafka_timers.dev.settings import DevSettings
 from kafka_timers.settings import WorkerSettings, env_name
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
-LIMIT_S = 60.0
 
 
 def blocks(language: str) -> list[str]:

@@ -20,9 +20,9 @@ import pytest
 import test_live_path
 import trustme
 from click.testing import CliRunner
+from patience import LIMIT_S
 from pyspark.sql import SparkSession
 from secured import Right, SecuredKafka, SecuredService, token_for
-from service import LIMIT_S
 
 from kafka_timers import BrokerError, TimerClient
 from kafka_timers.broker import topics
@@ -194,7 +194,7 @@ async def test_a_door_takes_records_in_once_with_the_rights_that_acls_prints(
             requests = await service.read(service.topics.requests, number + 1)
             await worker.until("/metrics", lambda *_, of=worker: of.metric("kafka_timers_door_requests_total") == 1)
             assert worker.metric("kafka_timers_door_failures_total") == 0
-            await worker.child.stop(20)
+            await worker.child.stop(LIMIT_S)
     assert sorted(Future.FromString(record.value).timerId for record in requests) == ["0", "1"]
 
 
@@ -231,7 +231,7 @@ async def test_no_password_is_in_logs_command_lines_metrics_or_output(service: S
     for process in processes:
         shown += [process.get(path)[1] for path in ("/metrics", "/readyz", "/livez")]
         shown.append(command_line(process.child.pid))
-        await process.child.stop(20)
+        await process.child.stop(LIMIT_S)
         shown.append(process.child.log.read_text())
     secrets = ["wr0ng-passw0rd", *secured.passwords.values()]
     assert not [(secret, text) for secret in secrets for text in shown if secret in text]
@@ -366,7 +366,7 @@ async def works(service: SecuredService) -> bool:
         await worker.until("/metrics", lambda *_: worker.metric("kafka_timers_lake_closed_second") == second, 12)
     except AssertionError:
         return False
-    await worker.child.stop(20)
+    await worker.child.stop(LIMIT_S)
     await service.start("worker")
     await service.request(int(time.time()), Future(callBackTopic=service.callbacks, callBack=b"v"), 1)
     return len(await service.read(service.callbacks, 2, limit_s=12)) == 2

@@ -21,6 +21,7 @@ from aiokafka.protocol.coordination import FindCoordinatorRequest
 from brokers import end_of, make_topic, partitions_as_told_by, until_in_sync, until_replaced
 from campaign.faults import FAULTS
 from campaign.run import run
+from patience import LIMIT_S
 from service import Service
 
 from kafka_timers import Outcome, TimerClient
@@ -40,8 +41,6 @@ from kafka_timers.dev.cluster import EmbeddedCluster
 from kafka_timers.settings import WorkerSettings
 from kafka_timers.worker.metrics import WorkerMetrics
 from kafka_timers.worker.priority import PriorityGate
-
-LIMIT_S = 60
 
 
 def address(cluster: EmbeddedCluster, node: int) -> str:
@@ -361,7 +360,7 @@ async def test_a_worker_starts_while_a_broker_is_frozen(cluster: EmbeddedCluster
         try:
             worker = await service.start("worker")
             # On a busy machine it takes the others a minute to lead in its place.
-            await worker.until("/readyz", lambda _, body: wants_ticks_alone(body), limit_s=200)
+            await worker.until("/readyz", lambda _, body: wants_ticks_alone(body))
         finally:
             cluster.nodes[1].resume()
     await until_in_sync(cluster)

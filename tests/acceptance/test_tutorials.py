@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 
+from patience import LIMIT_S
 from programs import running
-from service import LIMIT_S, Service
+from service import Service
 
 from kafka_timers.settings import WorkerSettings, env_name
 

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from disks import small_disk
+from patience import LIMIT_S
 from service import Process, Service
 
 from kafka_timers.core.wire import Future
@@ -83,7 +84,7 @@ async def test_a_worker_whose_disk_was_full_for_a_while_fires_all_once_without_a
         assert worker.child.returncode is None
         log = worker.child.log.read_text()
         assert log.count("Its timers wait, and its store is dropped") == service.partitions
-        await worker.child.stop()
+        await worker.child.stop(LIMIT_S)
         assert worker.child.returncode == 0
 
 
@@ -96,7 +97,7 @@ async def test_sigterm_ends_a_worker_whose_disk_is_full(service: Service, tmp_pa
             disk.fill()
             await until_stopped(worker, [disk.folder / "0"])
             # As long as an orchestrator waits by default.
-            await worker.child.stop(30)
+            await worker.child.stop(LIMIT_S)
         assert worker.child.returncode == 0
 
 

@@ -22,6 +22,7 @@ from brokers import administering, make_topic
 from click.testing import CliRunner
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
+from patience import LIMIT_S
 
 from kafka_timers.adapters import DOORS
 from kafka_timers.adapters.commands import Parsed, SourceRecord
@@ -46,7 +47,6 @@ from kafka_timers.worker.priority import PriorityGate
 
 PARTITIONS = 4
 LATER = int(time.time()) + 100_000
-LIMIT_S = 30.0
 ALL = "read_uncommitted"
 
 Headers = dict[str, bytes]
@@ -94,7 +94,7 @@ class Harness:
         for key, value, headers in records:
             producer.produce(self.prefix + topic, value, key, headers=list(headers.items()), **at)
             producer.poll(0)
-        assert producer.flush(30) == 0
+        assert producer.flush(LIMIT_S) == 0
 
     async def read(
         self, topic: str, count: int, quiet_s: float = 0.7, partitions: int = PARTITIONS
@@ -300,7 +300,7 @@ async def test_a_record_too_large_for_timer_request_stops_no_other(harness: Harn
     producer.produce(topic, b"v", b"header", headers=[*schedule().items(), ("x", b"x" * 2_000_000)])
     producer.produce(topic, b"x" * 1_040_000, b"fits", headers=list(schedule().items()))
     producer.produce(topic, b"v", b"good", headers=list(schedule().items()))
-    assert producer.flush(30) == 0
+    assert producer.flush(LIMIT_S) == 0
     async with harness.open(topic="large"):
         assert {future.tombstoneKey for _, future in parsed(await harness.requests(2))} == {"fits", "good"}
         rejected = await harness.read(harness.topics.rejected, 2)
@@ -502,7 +502,7 @@ async def test_callers_of_countdowns_are_counted_and_limited(harness: Harness) -
     for caller in [b"a"] * 5 + [b"b"] * 2:
         headers = [("CALLER_SERVICE", caller)]
         producer.produce(harness.prefix + "theirs", countdown, headers=headers, partition=0, timestamp=second * 1000)
-    assert producer.flush(30) == 0
+    assert producer.flush(LIMIT_S) == 0
     async with harness.open("countdown", door_caller_limit=3):
         requests = parsed(await harness.requests(5))
         assert len(await harness.read(harness.topics.rejected, 2)) == 2
@@ -621,7 +621,7 @@ async def test_records_read_while_a_topic_was_recreated_are_not_passed_on(harnes
 
 def _until_gone(bootstrap: str, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    while topic in admin.list_topics(timeout=10).topics:
+    while topic in admin.list_topics(timeout=LIMIT_S).topics:
         time.sleep(0.05)
 
 

@@ -14,14 +14,13 @@ from contextlib import asynccontextmanager
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 from batches import append_batch, batch_of
+from patience import LIMIT_S
 
 from kafka_timers import Outcome
 from kafka_timers.broker import topics
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.core.routing import partition_of
 from kafka_timers.core.wire import Condition, Future, Reply, Sealed, future_from
-
-LIMIT_S = 30.0
 
 # Outcomes whose answer names no earlier timer.
 NOT_KNOWN = ("UNKNOWN", "ACCEPTED")

@@ -10,6 +10,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord
 from batches import append_batch, batch_of
 from brokers import StartKafka, administering, make_topic
+from patience import LIMIT_S
 
 from kafka_timers import Answer, AnswerError, Outcome, PublishError, RequestError, TimerClient, TopicsError, WhenError
 from kafka_timers.broker.connection import Kafka
@@ -19,7 +20,6 @@ from kafka_timers.core.wire import Condition, Reply, future_from
 
 PARTITIONS = 8
 FAR = 4_000_000_000
-LIMIT_S = 20.0
 
 Record = ConsumerRecord[bytes, bytes]
 

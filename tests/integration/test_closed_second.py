@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from brokers import make_topic
+from patience import LIMIT_S
 from prometheus_client import CollectorRegistry
 
 from kafka_timers.broker.cluster import Cluster
@@ -49,7 +50,7 @@ async def test_the_gauge_of_a_worker_follows_it(cluster: Cluster, bootstrap: str
 
     watching = asyncio.create_task(watch_lake(cluster, prefix, 1, shown))
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(LIMIT_S):
             for second in (1_900_000_000, 1_900_003_600):
                 await tell_closed(Kafka(bootstrap), prefix, second, {})
                 await shows(second)

@@ -21,6 +21,7 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
+from patience import LIMIT_S
 
 from kafka_timers.dev.broker import EmbeddedKafka, free_port
 from kafka_timers.errors import KafkaSetupError
@@ -33,7 +34,7 @@ async def produce(bootstrap: str, topic: str, value: bytes) -> None:
 
 async def consume(bootstrap: str, topic: str, count: int, group: str | None = None) -> list[bytes]:
     consumer = AIOKafkaConsumer(topic, bootstrap_servers=bootstrap, group_id=group, auto_offset_reset="earliest")
-    async with consumer, asyncio.timeout(30):
+    async with consumer, asyncio.timeout(LIMIT_S):
         return [(await consumer.getone()).value for _ in range(count)]
 
 
@@ -186,12 +187,12 @@ async def start_dev(bootstrap: str, prefix: str, folder: Path, worker: str = WOR
 
 async def output_until(dev: asyncio.subprocess.Process, text: str) -> str:
     assert dev.stdout
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(LIMIT_S):
         return (await dev.stdout.readuntil(text.encode())).decode()
 
 
 async def output_to_the_end(dev: asyncio.subprocess.Process) -> str:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(LIMIT_S):
         output, _ = await dev.communicate()
     return output.decode()
 

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
 from brokers import administering, delete_records
+from patience import LIMIT_S
 from pyspark.sql import SparkSession
 
 from kafka_timers.broker import topics
@@ -35,7 +36,6 @@ from kafka_timers.lake.tables import name_of, read, read_positions, root_of
 from kafka_timers.settings import LakeSettings
 
 PARTITIONS = 2
-LIMIT_S = 300
 
 
 @dataclass
@@ -291,7 +291,7 @@ async def kills(lake: Lake, folder: Path, count: int, seed: int) -> None:
     await publishing
     before = told(log).count("timer-request into")
     await until(log, child, "timer-request into", before + 1)
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:  # noqa: ASYNC210
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=LIMIT_S) as answer:  # noqa: ASYNC210
         assert f'kafka_timers_lake_landed_total{{topic="{lake.names.requests}"}} ' in answer.read().decode()
     # Behind the batch under way, and without a word of Spark's.
     child._signal(signal.SIGTERM)

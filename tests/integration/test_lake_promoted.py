@@ -24,6 +24,7 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaProducer, ConsumerRecord, TopicPartition
 from lakes import AGO_S, BUCKET_S, HORIZON_S, MESSAGE_BYTES_MAX, PARTITIONS, SOON_S, Lake, future
+from patience import LIMIT_S
 from pyspark.sql import SparkSession
 
 from kafka_timers.broker import topics
@@ -241,12 +242,12 @@ async def test_a_worker_knows_how_far_is_promoted(history: History, tmp_path: Pa
         return []
 
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(LIMIT_S):
             while await asyncio.to_thread(shown) != [closed.last]:
                 assert child.returncode is None, child.last_words()
                 await asyncio.sleep(0.1)
     finally:
-        await child.stop()
+        await child.stop(LIMIT_S)
 
 
 # --- failures and delays ----------------------------------------------------------------------------------------------
@@ -410,7 +411,7 @@ async def test_killed_while_it_publishes_it_goes_on(lake: Lake, tmp_path: Path) 
     command = [sys.executable, "-m", "kafka_timers", "lake", "promote", "--once", "--land", *given]
     child = await Child.start("promote", command, tmp_path / "promote.log")
     try:
-        async with asyncio.timeout(400), consuming(lake.settings.kafka) as consumer:
+        async with asyncio.timeout(LIMIT_S), consuming(lake.settings.kafka) as consumer:
             while sum((await consumer.end_offsets(where)).values()) == count:
                 await asyncio.sleep(0.01)
                 assert child.returncode is None, child.last_words()

@@ -6,8 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-LIMIT_S = 300
+from patience import LIMIT_S
 
 
 def ended(tmp_path: Path, *options: str, ivy: str = "") -> subprocess.CompletedProcess[str]:

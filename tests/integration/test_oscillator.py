@@ -16,6 +16,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from batches import append_batch, batch_of
 from brokers import make_topic
+from patience import LIMIT_S
 from prometheus_client import CollectorRegistry
 
 from kafka_timers.broker.internals import Consumer
@@ -34,7 +35,6 @@ from kafka_timers_oscillator.tick_log import TickLog
 PARTITIONS = 4
 
 # The longest that a test waits for anything; no assertion is about it.
-LIMIT_S = 40.0
 
 PROGRAM = """
 import sys

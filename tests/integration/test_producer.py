@@ -20,6 +20,7 @@ from aiokafka.errors import (
 )
 from aiokafka.record.memory_records import MemoryRecords
 from brokers import administering, make_topic
+from patience import LIMIT_S
 
 from kafka_timers.broker import codes
 from kafka_timers.broker.cluster import Cluster
@@ -300,7 +301,7 @@ async def test_offsets_are_committed_alone_and_for_a_group_that_has_members(
 ) -> None:
     group, options = prefix + "g", {"enable_auto_commit": False, "auto_offset_reset": "earliest"}
     async with AIOKafkaConsumer(topic, bootstrap_servers=address, group_id=group, **options) as member:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LIMIT_S):
             while len(member.assignment()) < 3:
                 await member.getmany(timeout_ms=50)
         producer = await started(cluster, prefix, group=group)

@@ -8,6 +8,7 @@ import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import OffsetOutOfRangeError
 from brokers import StartKafka, delete_records, make_topic
+from patience import LIMIT_S
 
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
@@ -60,7 +61,7 @@ class Collected:
     async def reached(self, position: int) -> None:
         """Wait until the position is *position*, or the feed has failed."""
         self.awaited = position
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(LIMIT_S):
             while self.partition.position < position and not self.error:
                 self._fed.clear()
                 await self._fed.wait()
@@ -140,7 +141,7 @@ async def test_a_feed_is_given_nothing_until_it_is_ready(
     feed.takes.clear()
     reader.add(feed)
     await put(producer, topic, 0, b"a")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(LIMIT_S):
         await feed.asked.wait()
     assert feed.values == []
     feed.takes.set()

@@ -5,12 +5,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from patience import LIMIT_S
 
 from kafka_timers.dev.broker import free_port
 from kafka_timers.dev.relay import Relay
 
 HOST = "127.0.0.1"
-LIMIT_S = 20
 LARGE = bytes(range(256)) * 40_000
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
+from patience import LIMIT_S
 
 from kafka_timers import BrokerError, ClientStateError, RequestError, Timer, WhenError
 from kafka_timers import TimerClient as AsyncClient
@@ -20,7 +21,6 @@ from kafka_timers.sync import TimerClient
 
 PARTITIONS = 4
 FAR = 4_000_000_000
-LIMIT_S = 20
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def run(bootstrap: str, topics: str) -> Run:
         made = f"timers = TimerClient({bootstrap!r}, topic_prefix={topics!r})"
         script = f"from kafka_timers.sync import TimerClient\n{made}\n{program}"
         words = [sys.executable, "-W", "error", "-c", script]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, check=False)
         assert (done.returncode, done.stderr) == (0, "")
         return done.stdout
 

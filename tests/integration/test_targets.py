@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from brokers import administering, make_topic
+from patience import LIMIT_S
 
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
@@ -77,7 +78,7 @@ async def test_a_topic_that_goes_or_changes_is_seen_by_the_next_refresh(
     known = TopicLookup(cluster, Topics(), "*", clock)
     await make_topic(bootstrap, prefix + "gone")
     assert isinstance(await verdict(known, prefix + "gone"), Target)
-    async with administering(bootstrap) as admin, asyncio.timeout(10):
+    async with administering(bootstrap) as admin, asyncio.timeout(LIMIT_S):
         await admin.delete_topics([prefix + "gone"])
         while prefix + "gone" in await admin.list_topics():  # noqa: ASYNC110  # a broker has to be asked
             await asyncio.sleep(0.05)

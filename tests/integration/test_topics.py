@@ -6,6 +6,7 @@ import socket
 import pytest
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from brokers import administering, make_topic
+from patience import LIMIT_S
 
 from kafka_timers.broker import topics
 from kafka_timers.broker.cluster import Cluster
@@ -229,7 +230,7 @@ async def test_a_worker_reports_problems_of_the_topics(
     async with Cluster.open(Kafka(bootstrap)) as cluster:
         lookup = TopicLookup(cluster, Topics.of(prefix), "*", HostClock())
         watching = asyncio.create_task(worker._watch_topics(cluster, lookup, 2))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LIMIT_S):
             while not (problems := worker.metrics.topic_problems._value.get()):  # noqa: ASYNC110  # as Prometheus asks
                 await asyncio.sleep(0.05)
         watching.cancel()

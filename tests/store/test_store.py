@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import LIMIT_S
 
 from kafka_timers.core import rows as batches
 from kafka_timers.core.changes import Changes, Head, Mark, Scan
@@ -355,7 +356,9 @@ os._exit(3)
 
 def test_a_store_whose_process_has_crashed_opens_as_of_some_moment(tmp_path: Path) -> None:
     """Its parts fit together."""
-    crash = subprocess.run([sys.executable, "-c", CRASHING, str(tmp_path), IDENTITY.decode()], check=False, timeout=60)
+    crash = subprocess.run(
+        [sys.executable, "-c", CRASHING, str(tmp_path), IDENTITY.decode()], check=False, timeout=LIMIT_S
+    )
     assert crash.returncode == 3
     store = opened(tmp_path)
     local = head_of(store)

@@ -4,12 +4,11 @@ import asyncio
 from typing import Any
 
 import pytest
+from patience import LIMIT_S
 
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.requests import Metadata
-
-LIMIT_S = 30
 
 
 async def test_another_broker_is_asked_while_one_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import click
 import pytest
 from aiokafka import ConsumerRecord
 from click.testing import CliRunner, Result
+from patience import LIMIT_S
 
 from kafka_timers.cli.options import Seconds, when_of
 from kafka_timers.cli.program import program
@@ -190,7 +191,7 @@ def test_wrong_usage_is_exit_code_2_and_no_traceback(arguments: list[str]) -> No
 )
 def test_a_broker_that_is_away_is_one_sentence_and_exit_code_1(command: list[str], unused_address: str) -> None:
     arguments = [sys.executable, "-m", "kafka_timers", *command, "--bootstrap", unused_address]
-    ended = subprocess.run(arguments, check=False, capture_output=True, text=True, timeout=30)
+    ended = subprocess.run(arguments, check=False, capture_output=True, text=True, timeout=LIMIT_S)
     assert ended.returncode == 1
     assert ended.stderr.startswith(f"Error: no Kafka answers at {unused_address}, or not in plain text: start it")
     assert ended.stderr.count("\n") == 1

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from patience import LIMIT_S
 
 from kafka_timers.dev.process import Child
 
@@ -26,7 +27,7 @@ def is_up(log: Path) -> bool:
 
 
 async def until_up(log: Path) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LIMIT_S):
         while not is_up(log):  # noqa: ASYNC110  # another process writes it
             await asyncio.sleep(0.01)
 
@@ -34,7 +35,7 @@ async def until_up(log: Path) -> None:
 async def test_a_child_is_asked_to_end(tmp_path: Path) -> None:
     child = await start(PATIENT, tmp_path / "log")
     await until_up(child.log)
-    await child.stop()
+    await child.stop(LIMIT_S)
     assert child.returncode == 0
 
 
@@ -58,8 +59,8 @@ async def test_a_child_that_does_not_listen_is_killed(tmp_path: Path) -> None:
 async def test_stopping_twice_is_no_error(tmp_path: Path) -> None:
     child = await start("", tmp_path / "log")
     await child.wait()
-    await child.stop()
-    await child.stop()
+    await child.stop(LIMIT_S)
+    await child.stop(LIMIT_S)
     assert child.returncode == 0
 
 

@@ -7,6 +7,7 @@ from itertools import count, islice
 
 import pytest
 from aiokafka.errors import KafkaError, StaleMetadata
+from patience import LIMIT_S
 
 from kafka_timers.broker.fetching import Fetched
 from kafka_timers.core.wire import Record
@@ -100,7 +101,7 @@ async def read(broker: Broker, fetches: int) -> list[Feed]:
     for feed in feeds:
         reader.add(feed)
     reading = asyncio.create_task(reader.run())
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(LIMIT_S):
         # The broker counts.
         while broker.fetches < fetches:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
@@ -128,5 +129,5 @@ async def test_a_wait_for_callbacks_to_leave_is_limited() -> None:
     """They may wait for a broker themselves, those of several partitions in turn."""
     gate = PriorityGate()
     with gate.on():
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LIMIT_S):
             await gate.over_soon()

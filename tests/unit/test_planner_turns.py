@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from patience import LIMIT_S
 
 from kafka_timers.clock import HostClock
 from kafka_timers.planner.turns import STRIDE_RECORDS, Turns
@@ -42,7 +43,7 @@ async def test_planning_waits_while_a_second_is_fired(gate: PriorityGate, monkey
         for _ in range(10):
             await asyncio.sleep(0)
         assert not stride.done()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(LIMIT_S):
         await stride
 
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from patience import LIMIT_S
 
 ROOT = Path(__file__).parents[2]
 PROTO = ROOT / "proto"
@@ -28,7 +29,7 @@ def buf() -> str:
 
 def said(*command: str | Path) -> str:
     """Return the objections of *command*; empty if there are none."""
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert (ended.returncode == 0) == (not ended.stdout), ended.stderr
     return ended.stdout
 
