@@ -36,11 +36,11 @@ pythons: ## Run `make check` under Python 3.12 and 3.13 too, with those of them 
 		$(MAKE) check PYTHON="$$python" VENV="$(VENV)-$$version" || exit 1; \
 	done
 
-# In four processes, each with a Kafka of its own: two begin with the parts that need Spark, which take longest, while
-# in the others many tests wait for a second to come. tests/conftest.py shares them out. What is random lives through
-# two hundred histories; `make chaos` has the hundred thousands.
+# In four processes, each with a Kafka of its own: one begins with all that needs Spark, which takes longest, while in
+# the others many tests wait for a second to come. tests/conftest.py shares them out. What is random lives through a
+# hundred histories; `make chaos` has the hundred thousands.
 test: $(INSTALLED) java ## Run the tests, against real Kafkas that they start themselves
-	$(BIN)/pytest -m 'not chaos' -n 4 --histories 200
+	$(BIN)/pytest -m 'not chaos' -n 4 --histories 100
 
 # `make test` does the same for a client and a worker alone: Spark is 400 MB to fetch where no cache has it.
 test-wheel: $(INSTALLED) java ## Build wheel and sources, and try all commands with each extra in an empty environment

@@ -11,18 +11,19 @@ import signal
 import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from brokers import StartKafka
-from pyspark.sql import SparkSession
 
 from kafka_timers.dev import broker as ports
 from kafka_timers.dev import java
 from kafka_timers.dev.broker import EmbeddedKafka
 from kafka_timers.errors import KafkaSetupError
-from kafka_timers.lake.session import open_session
 from kafka_timers.settings import LakeSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # Read now, before the variables of the user who runs the tests are removed.
 TEST_BOOTSTRAP = os.environ.get("KAFKA_TIMERS_TEST_BOOTSTRAP", "")
@@ -41,26 +42,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 # --- `make test` runs in four processes -------------------------------------------------------------------------------
 
+SPARK = "spark"
 _FOLDERS = ("acceptance", "simulation", "unit", "integration")
 # They take minutes each, for the most part with brokers and workers that are broken and come back.
 _LONGEST = tuple(
     f"test_{name}.py"
-    for name in ("three_brokers", "examples", "faults", "secured", "broker_away", "dev", "install", "faults_under_load")
+    for name in ("three_brokers", "secured", "examples", "faults", "broker_away", "install", "dev", "acting")
 )
-# Of the tests that need the Spark session, those that take about as long as all others together.
-_FIRST_OF_SPARK = tuple(f"test_lake{name}.py" for name in ("", "_audit", "_kept", "_promoted", "_published"))
 
 
 def part_of(path: str) -> str:
     """
     Return the part of the tests that one process runs as a whole, of the file *path*.
 
-    All that needs the Spark session is in two parts: it takes long to start, and is quicker the longer it runs. Of
+    All that needs the Spark session is one part: a session takes long to start, and is quicker the longer it runs. Of
     all others each file is a part, because the tests of a file may share a broker.
     """
     folder, name = path.split("/")[-2:]
-    needs_spark = folder == "spark" or (name.startswith("test_lake") and folder != "unit")
-    return f"spark {1 if name in _FIRST_OF_SPARK else 2}" if needs_spark else path
+    is_of_the_lake = name.startswith("test_lake") and folder != "unit" and name != "test_lake_starts.py"
+    return SPARK if folder == "spark" or is_of_the_lake else path
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -84,8 +84,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     def place(item: pytest.Item) -> tuple[int, str]:
         path = item.nodeid.split("::")[0]
         part, folder = part_of(path), path.split("/")[-2]
-        if part.startswith("spark"):
-            return -2, part
+        if part == SPARK:
+            return -2, ""
         if path.split("/")[-1] in _LONGEST:
             return -1, f"{_LONGEST.index(path.split('/')[-1])}"
         return _FOLDERS.index(folder) if folder in _FOLDERS else len(_FOLDERS), ""
@@ -162,8 +162,11 @@ def address(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def spark(needs_java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark(needs_java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
     """The Spark session that all tests share."""
+    # Takes seconds, and `make check` needs none.
+    from kafka_timers.lake.session import open_session
+
     # The module that compares frames needs it before it is imported.
     os.environ.setdefault("PYARROW_IGNORE_TIMEZONE", "1")
     folder = tmp_path_factory.mktemp("spark")
@@ -176,13 +179,11 @@ def spark(needs_java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         "spark.driver.bindAddress": "127.0.0.1",
         # A test's tables are a few rows, and most of its time went into all that Spark does around them:
         # compiling code that runs once, planning anew after each stage, one task more for each part of nothing.
-        # Half of the time is Spark's planner: the optimizing compiler pays where it runs for minutes, if only the
-        # busiest code is optimized. Of compiled code 48 MB, the default with one compiler, are too few: the JVM throws
-        # away code that it needs again. Without room for classes and for short-lived objects, a tenth of the time
-        # would go into collecting garbage.
-        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=4 -XX:Tier4InvocationThreshold=20000 "
-        "-XX:Tier4MinInvocationThreshold=2400 -XX:Tier4CompileThreshold=60000 -XX:Tier4BackEdgeThreshold=160000 "
-        "-XX:ReservedCodeCacheSize=256m -XX:MetaspaceSize=400m -Xms1500m -Xmn1g",
+        # Half of the time is Spark's planner. The optimizing compiler took a quarter of the CPU, and gave less back. Of
+        # compiled code 48 MB, the default with one compiler, are too few: the JVM throws away code that it needs again.
+        # Without room for classes and for short-lived objects, a tenth of the time would go into collecting garbage.
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m "
+        "-XX:MetaspaceSize=400m -Xms1500m -Xmn1g",
         # The messages about an execution to listeners.
         "spark.sql.ui.explainMode": "simple",
         "spark.sql.adaptive.enabled": "false",

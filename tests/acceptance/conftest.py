@@ -5,11 +5,18 @@ from collections.abc import AsyncIterator
 
 import pytest
 from brokers import make_topic, until_in_sync
+from forks import Forks
 from service import Service
 from service import service as service
 
 from kafka_timers.dev.broker import EmbeddedKafka
 from kafka_timers.dev.cluster import EmbeddedCluster
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forks() -> None:
+    """Have processes start at once."""
+    Service.forks = Forks()
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,6 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -22,6 +21,8 @@ from typing import Self
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 from brokers import make_topic, publish
+from commands import ended
+from forks import Forks
 from patience import LIMIT_S
 
 from kafka_timers.broker import topics
@@ -95,7 +96,14 @@ def serves(status: int, body: str) -> bool:
 
 
 class Service:
-    """Topics with a prefix of their own, and the processes that a test starts on them."""
+    """
+    Topics with a prefix of their own, and the processes that a test starts on them.
+
+    Attributes:
+        forks: starts the processes; None starts a Python for each.
+    """
+
+    forks: Forks | None = None
 
     def __init__(self, bootstrap: str, prefix: str, folder: Path, partitions: int = 4) -> None:
         self.bootstrap = bootstrap
@@ -149,8 +157,11 @@ class Service:
         folder = data_dir or self._folder / name
         if command == "worker":
             arguments += ["--group", self.prefix + "workers", "--data-dir", str(folder), "--session-timeout-s", "2"]
-        command_line = [sys.executable, "-m", "kafka_timers", *arguments, *options]
-        child = await Child.start(name, command_line, self._folder / f"{name}.log", os.environ | dict(env or {}))
+        arguments, log, environment = [*arguments, *options], self._folder / f"{name}.log", os.environ | dict(env or {})
+        if self.forks:
+            child = await self.forks.start(name, arguments, log, environment)
+        else:
+            child = await Child.start(name, [sys.executable, "-m", "kafka_timers", *arguments], log, environment)
         process = Process(child, port, folder)
         self._running.append(process)
         return process
@@ -171,14 +182,11 @@ class Service:
         """Wait until a worker serves its partitions."""
         await process.until("/readyz", serves)
 
-    async def status(self) -> tuple[int | None, str]:
+    async def status(self) -> tuple[int, str]:
         """Return exit code and output of `kafka-timers status`."""
         where = ["--bootstrap", self.bootstrap, "--topic-prefix", self.prefix, "--group", self.prefix + "workers"]
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "kafka_timers", "status", *where), stdout=PIPE, stderr=STDOUT
-        )
-        said, _ = await process.communicate()
-        return process.returncode, said.decode()
+        code, said, errors = await ended("status", *where)
+        return code, said + errors
 
     # --- in ----------------------------------------------------------------------------------------------------------
 

@@ -2,15 +2,15 @@
 
 import asyncio
 import json
-import os
 import sys
 import time
-from asyncio.subprocess import DEVNULL, PIPE
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import ended
 from patience import LIMIT_S
 from service import Service, take
 
@@ -25,16 +25,9 @@ class Live:
     def __init__(self, service: Service) -> None:
         self.service = service
 
-    async def run(self, *arguments: str) -> tuple[int | None, str, str]:
+    async def run(self, *arguments: str) -> tuple[int, str, str]:
         """Return exit code, standard output and standard error of a command about this service."""
-        where = ("--bootstrap", self.service.bootstrap, "--topic-prefix", self.service.prefix)
-        command = [sys.executable, "-m", "kafka_timers", *arguments, *where]
-        process = await asyncio.create_subprocess_exec(
-            *command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, env=os.environ | {"COLUMNS": "200"}
-        )
-        async with asyncio.timeout(LIMIT_S):
-            output, errors = await process.communicate()
-        return process.returncode, output.decode(), errors.decode()
+        return await ended(*arguments, "--bootstrap", self.service.bootstrap, "--topic-prefix", self.service.prefix)
 
     async def told(self, *arguments: str, code: int = 0) -> Any:
         """Return the JSON output of a command."""

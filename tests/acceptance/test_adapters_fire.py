@@ -8,7 +8,7 @@ from typing import Any
 
 from confluent_kafka import Producer
 from fastavro import schemaless_writer
-from patience import LIMIT_S
+from patience import LIMIT_S, SOON_S
 from service import Service
 
 from kafka_timers.core.routing import partition_of
@@ -126,7 +126,7 @@ async def test_schedules_of_etf1_are_moved_deleted_and_marked_as_done_where_they
         headers = [("scheduler-epoch", b"%d" % second), *target]
         producer.produce(topic, value, key, headers=headers, on_delivery=accepted)
 
-    due = int(time.time()) + 4
+    due = int(time.time()) + SOON_S
     for key in ("stays", "moves", "goes", "moves too", *"abcdef"):
         write(key, "v1", due)
     write("moves", "v2", due + 1)

@@ -8,7 +8,7 @@ from asyncio.subprocess import DEVNULL, PIPE
 from typing import Any
 
 from confluent_kafka import Producer
-from patience import LIMIT_S
+from patience import LIMIT_S, SOON_S
 from service import Service
 
 Headers = list[tuple[str, bytes | None]]
@@ -114,7 +114,7 @@ async def test_timers_fired_for_the_door_etf1_are_copied_to_its_history(service:
     await service.start("oscillator")
     options = ("--door", f"etf1={schedules}", "--door-history", history, "--door-grace-s", "3600")
     worker = await service.firing(*options)
-    producer, due = Producer({"bootstrap.servers": service.bootstrap}), int(time.time()) + 3
+    producer, due = Producer({"bootstrap.servers": service.bootstrap}), int(time.time()) + SOON_S
 
     def write(
         name: str, value: str | None, second: int = due, target: str = service.callbacks, key: bytes | None = None

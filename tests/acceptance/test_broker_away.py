@@ -110,9 +110,9 @@ async def test_kafka_that_crashes_in_mid_second_costs_nothing_but_time(
     service, kafka = own_service, fragile_kafka
     # All in one partition: two transactions that are long, so that one is easily found open. Nothing fires before the
     # first tick, however long it takes to ask for so many.
-    worker = await service.worker("--slice-rows", "40000")
+    worker = await service.worker("--slice-rows", "10000")
     hot_second = int(time.time())
-    hot = [f"hot-{n}" for n in range(80_000)]
+    hot = [f"hot-{n}" for n in range(20_000)]
     await service.requests(hot_second, hot, partition=0)
     now = int(time.time())
     seconds = {f"t-{n}": now + 2 + n for n in range(8)}

@@ -7,7 +7,7 @@ from typing import Any
 
 from brokers import make_topic
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, Producer, TopicPartition
-from patience import LIMIT_S
+from patience import LIMIT_S, SOON_S
 from service import Service
 
 from kafka_timers import Callback, Outcome, RetryPolicy, TimerClient
@@ -37,7 +37,7 @@ async def test_any_bytes_leave_as_they_were_asked_for(service: Service) -> None:
     await service.start("oscillator")
     worker = await service.firing()
     person = uuid.uuid4().bytes
-    due = int(time.time()) + 3
+    due = int(time.time()) + SOON_S
     wanted: list[dict[str, Any]] = [
         {"key": AVRO_KEY, "value": b"\x00\xff"},
         {"key": person},

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, Producer, TopicPartition
-from patience import LIMIT_S
+from patience import LIMIT_S, SOON_S
 from service import Process, Service, take
 
 from kafka_timers import Answer, Callback, Outcome, Pending, RetryPolicy, TimerClient, request_from
@@ -61,7 +61,7 @@ async def until(second: float) -> None:
 
 def soon() -> int:
     """A second that is far enough ahead to ask for something before it."""
-    return int(time.time()) + 4
+    return int(time.time()) + SOON_S
 
 
 async def test_a_late_move_fires_twice_without_a_condition_and_not_at_all_with_one(live: Live) -> None:
@@ -106,7 +106,8 @@ async def test_an_ignored_request_does_not_fire_after_worker_and_disk_are_lost(l
     due = soon()
     first = await live.ask("create", "lost", due)
     await until(due + 0.2)
-    later = due + 10
+    # A worker starts before that.
+    later = due + 30
     sealed = await live.ask("move", "lost", later, if_pending=True)
     kept = await live.ask("create", "kept", later)
     moved = await live.ask("move", "kept", later + 1, if_pending=True, request=kept.asked)

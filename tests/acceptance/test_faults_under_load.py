@@ -1,8 +1,7 @@
 """
 Shortened runs of faults of `make faults` that need no three brokers; the others are in test_three_brokers.py.
 
-Each takes the better part of a minute, so `make test` has the one that no other test makes: a worker freezes inside a
-transaction under load, and the broker has to end it. For the others it has quieter tests, in test_faults.py,
+Each takes the better part of a minute, so `make test` has quieter tests instead, in test_faults.py, test_health.py,
 test_broker_away.py, test_bad_input.py and test_worker_disk.py.
 
 Under load, with an oracle that knows nothing but the log of requests: see tests/campaign.
@@ -18,13 +17,10 @@ from disks import small_disk
 
 from kafka_timers.dev.broker import EmbeddedKafka
 
+pytestmark = pytest.mark.chaos
+
 RATE = 300
-
-
-_FAULTS = [
-    "hold-transaction",
-    *(pytest.param(n, marks=pytest.mark.chaos) for n in ("delete-topic", "kill-process", "pause-worker", "fill-disk")),
-]
+_FAULTS = ("hold-transaction", "delete-topic", "kill-process", "pause-worker", "fill-disk")
 
 
 @pytest.mark.parametrize("name", _FAULTS)
@@ -39,7 +35,6 @@ async def test_a_fault_of_workers_and_topics_neither_loses_nor_doubles(
     assert outcome.problems() == []
 
 
-@pytest.mark.chaos
 async def test_a_broker_that_is_killed_and_freezes_neither_loses_nor_doubles(
     start_kafka: StartKafka, prefix: str, tmp_path: Path
 ) -> None:

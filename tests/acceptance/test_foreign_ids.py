@@ -6,6 +6,7 @@ from collections import Counter
 
 from aiokafka import ConsumerRecord
 from confluent_kafka import Producer
+from patience import LIMIT_S, SOON_S
 from service import Service
 from test_cancel import replies_in
 
@@ -42,7 +43,7 @@ class Plain:
         )
 
     async def done(self) -> None:
-        assert await asyncio.to_thread(self.producer.flush, 30) == 0
+        assert await asyncio.to_thread(self.producer.flush, LIMIT_S) == 0
 
     def is_foreign(self, timer_id: str) -> bool:
         home = partition_of(timer_id, self.service.partitions)
@@ -56,7 +57,7 @@ def header(record: ConsumerRecord, name: str) -> str:
 async def test_a_producer_need_not_know_the_partition_of_an_id(service: Service) -> None:
     await service.start("oscillator")
     worker = await service.firing()
-    plain, due, ids = Plain(service), int(time.time()) + 5, [f"id-{number}" for number in range(12)]
+    plain, due, ids = Plain(service), int(time.time()) + SOON_S, [f"id-{number}" for number in range(12)]
     for number, timer_id in enumerate(ids):
         plain.ask(timer_id, due + number % 2)
     await plain.done()

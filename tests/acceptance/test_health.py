@@ -24,6 +24,11 @@ def oldest(metrics: str) -> dict[str, float]:
     return {line.split('"')[1]: float(line.split()[1]) for line in lines}
 
 
+def older_than(seconds: float, metrics: str) -> set[str]:
+    """Return the partitions whose oldest request has been due for longer."""
+    return {number for number, age_s in oldest(metrics).items() if age_s > seconds}
+
+
 def no_exception_was_lost(worker: Process) -> bool:
     return "never retrieved" not in worker.child.log.read_text()
 
@@ -42,17 +47,15 @@ async def test_requests_behind_an_open_transaction_are_told_of_while_it_is_open(
         await producer.send_and_wait(service.topics.requests, future.SerializeToString(), second, 2)
         await service.requests(int(time.time()) + 1, ["waits"], partition=2)
         await service.requests(int(time.time()) + 1, ["fires"], partition=1)
-        told = await worker.until("/readyz", lambda status, _: status == 503)
-        assert told.startswith("partition 2: requests wait behind an open transaction for ")
+        behind = "partition 2: requests wait behind an open transaction for "
+        told = await worker.until("/readyz", lambda status, body: status == 503 and body.startswith(behind))
         assert f"--topic {service.topics.requests} --partition 2" in told
         assert told.count("\n") == 0
         code, said = await service.status()
         assert code == 1
         assert "1 wrong:\n  - partition 2: requests wait behind an open transaction for " in said
         # The gauge is brought up to date twice a second.
-        await worker.until("/metrics", lambda _, body: oldest(body)["2"] > 8)
-        ages = oldest(worker.get("/metrics")[1])
-        assert [number for number, age_s in ages.items() if age_s > 3] == ["2"]
+        await worker.until("/metrics", lambda _, body: oldest(body)["2"] > 8 and older_than(3, body) == {"2"})
         assert [r.value for r in await service.read(service.callbacks, 1)] == [b"fires"]
         await producer.commit_transaction()
     await until_well(worker)
@@ -89,8 +92,7 @@ async def test_partitions_of_a_worker_that_hangs_are_told_by_the_other_one_and_b
     hangs.child.pause()
     try:
         await lives.until("/metrics", lambda _, body: theirs <= oldest(body).keys())
-        ages = oldest(lives.get("/metrics")[1])
-        assert {number for number, age_s in ages.items() if age_s > 8} == theirs
+        await lives.until("/metrics", lambda _, body: older_than(8, body) == theirs)
         code, said = await service.status()
     finally:
         hangs.child.resume()

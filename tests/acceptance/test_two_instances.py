@@ -3,7 +3,8 @@
 import asyncio
 from pathlib import Path
 
-from service import LIMIT_S, Service
+from patience import LIMIT_S
+from service import Service
 
 DUE_S = 1_700_000_000
 
@@ -30,5 +31,5 @@ async def test_a_worker_in_the_group_of_another_instance_ends_alone_and_says_why
         assert await fires(service, "ours")
         assert await fires(other, "theirs")
         for process in (worker, beside):
-            await process.child.stop()
+            await process.child.stop(LIMIT_S)
             assert process.child.returncode == 0

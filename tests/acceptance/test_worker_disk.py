@@ -49,7 +49,7 @@ async def until_stopped(worker: Process, folders: list[Path]) -> None:
 
 async def until_failing_for(worker: Process, seconds: float) -> None:
     """Wait until the partitions have failed for some seconds; /livez and /metrics answer all the time."""
-    end_s = time.monotonic() + 60
+    end_s = time.monotonic() + LIMIT_S
     while await asyncio.to_thread(worker.metric, FAILING) < seconds:
         assert await asyncio.to_thread(worker.get, "/livez") == (200, "ok")
         assert (await asyncio.to_thread(worker.get, "/metrics"))[0] == 200

@@ -24,7 +24,7 @@ from kafka_timers.worker.sender import transactional_ids
 
 __all__ = ["Process", "Stage"]
 
-_READY_LIMIT_S = 90.0
+_READY_LIMIT_S = 600.0
 
 
 class Process:

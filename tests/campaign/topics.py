@@ -14,7 +14,7 @@ from kafka_timers.v1.reply_pb2 import Reply
 
 __all__ = ["Reader", "answer_of", "callback_of", "delete_topic", "leader_of", "make_topic", "reading", "request_of"]
 
-_LIMIT_S = 60.0
+_LIMIT_S = 600.0
 _T = TypeVar("_T")
 
 

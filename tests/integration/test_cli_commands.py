@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import shlex
 import signal
 import sys
@@ -14,6 +13,7 @@ from contextlib import asynccontextmanager
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 from batches import append_batch, batch_of
+from commands import ended
 from patience import LIMIT_S
 
 from kafka_timers import Outcome
@@ -26,23 +26,11 @@ from kafka_timers.core.wire import Condition, Future, Reply, Sealed, future_from
 NOT_KNOWN = ("UNKNOWN", "ACCEPTED")
 
 
-async def started(*arguments: str, stdin: int = DEVNULL) -> Process:
-    command = [sys.executable, "-m", "kafka_timers", *arguments]
-    return await asyncio.create_subprocess_exec(*command, stdin=stdin, stdout=PIPE, stderr=PIPE, env=os.environ)
-
-
-async def ended(*arguments: str, stdin: bytes | None = None) -> tuple[int | None, str, str]:
-    """Return exit code, standard output and standard error of `kafka-timers` *arguments*."""
-    process = await started(*arguments, stdin=DEVNULL if stdin is None else PIPE)
-    async with asyncio.timeout(LIMIT_S):
-        output, errors = await process.communicate(stdin)
-    return process.returncode, output.decode(), errors.decode()
-
-
 @asynccontextmanager
 async def watching(*arguments: str) -> AsyncIterator[Process]:
     """`kafka-timers watch`, once it says that it sees callbacks from now on; ended if the block leaves it running."""
-    process = await started("watch", *arguments)
+    command = [sys.executable, "-m", "kafka_timers", "watch", *arguments]
+    process = await asyncio.create_subprocess_exec(*command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE)
     assert process.stderr is not None
     try:
         async with asyncio.timeout(LIMIT_S):

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import LIMIT_S
 from pyspark.sql import DataFrame
-from test_lake_land import LIMIT_S, Lake, lake, start, told, until
+from test_lake_land import Lake, lake, start, told, until
 
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.dev.broker import free_port

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from brokers import administering, make_topic
 from click.testing import CliRunner, Result
-from lakes import PARTITIONS, SOON_S, Lake, future
+from lakes import PARTITIONS, Lake, future
 from pyspark.sql import SparkSession
 
 from kafka_timers.cli import lake as commands
@@ -23,6 +23,9 @@ from kafka_timers.lake.land import land_once
 from kafka_timers.lake.schema import REQUESTS
 from kafka_timers.lake.session import quiet
 from kafka_timers.lake.tables import read, root_of
+
+# Nothing of it comes due however slow the machine is.
+SOON_S = 86_400
 
 
 @pytest.fixture
@@ -102,22 +105,17 @@ async def test_many_timers_are_cancelled_and_moved_by_a_condition_in_sql(lake: L
         {"topic": "callbacks", "second": soon + 1},
         {"topic": "kept", "second": soon + 101},
     ]
-    taken = await asked(lake, "select timer_id, taken_kind from cancelled order by timer_id")
-    assert taken == [
-        {"timer_id": "a", "taken_kind": "cancel"},
-        {"timer_id": "b", "taken_kind": "cancel"},
-        {"timer_id": "k", "taken_kind": "request"},
-        {"timer_id": "ü", "taken_kind": "cancel"},
-    ]
 
 
 async def test_the_payloads_of_one_person_leave_the_lake(lake: Lake) -> None:
     """No version of the table has a byte of it in the end; files of a landing under way stay, and so do the rows."""
     secret, other = b"the secret of seven", b"what eight has"
+    # In the partition that is sealed.
+    eighth = next(name for name in "bcdefgh" if partition_of(name, PARTITIONS) == 0)
     soon, past = lake.now + SOON_S, lake.now - 100
     where, fired_at = await lake.request(past, _of("seven", secret), at_s=past - 100)
     await lake.request(soon, _of("seven", secret, "a"), at_s=past)
-    await lake.request(past, _of("eight", other), at_s=past - 100)
+    await lake.request(past, _of("eight", other, eighth), at_s=past - 100)
     await lake.seal(fence=fired_at + 1_000)
     await asyncio.to_thread(land_once, lake.spark, lake.settings)
 
@@ -158,16 +156,9 @@ async def test_the_payloads_of_one_person_leave_the_lake(lake: Lake) -> None:
         {"text": None},
         {"text": other.decode()},
     ]
-    again = await run(lake, "forget", "--key", "seven", "--yes")
-    assert (again.exit_code, "nothing of it" in again.stdout) == (4, True)
-
-    await lake.request(soon, _of("eight", other, "b"), at_s=lake.now)
-    await asyncio.to_thread(land_once, lake.spark, lake.settings)
-    assert await asked(lake, "select callback_key from pending") == [{"callback_key": "eight"}]
-    await lake.cancel("b", lake.now)
-    await asyncio.to_thread(land_once, lake.spark, lake.settings)
-    by_id = await run(lake, "forget", "--id", "b", "--yes")
-    assert (by_id.exit_code, "forgotten 2 records" in by_id.stdout) == (0, True), by_id.output
+    for code, said in ((0, "forgotten 1 records"), (4, "nothing of it")):
+        by_id = await run(lake, "forget", "--id", eighth, "--yes")
+        assert (by_id.exit_code, said in by_id.stdout) == (code, True), by_id.output
 
 
 async def test_nothing_is_published_or_forgotten_for_a_topic_that_was_made_anew(lake: Lake) -> None:

@@ -1,5 +1,6 @@
 """Merging, sorting and forgetting, on real tables beside a landing."""
 
+from functools import reduce
 from pathlib import Path
 
 import pytest
@@ -70,38 +71,30 @@ def test_small_files_become_few_and_requests_due_soon_are_sorted(
 def test_fired_requests_are_deleted_after_their_days_and_the_others_stay(
     spark: SparkSession, settings: LakeSettings, root: str
 ) -> None:
-    def add(first: int, second: int, appended_s: int) -> None:
-        append(requests(spark, first, 10, f"{second}", appended_s), root, REQUESTS)
-
-    def seal(last: int, offset: int) -> None:
-        rows = spark.range(1).selectExpr(
-            f"{last} AS last", f"{offset}L AS offset", "0 AS partition", "1 AS partitions", "600 AS horizon_s"
-        )
-        append(completed(rows, SEALS, day=due_of(F.col("last"), F.lit("day"))), root, SEALS)
-
-    add(0, NOW - 40 * DAY_S, NOW - 40 * DAY_S - 60)  # done
-    add(10, NOW - 40 * DAY_S, NOW - 50 * DAY_S)  # far, promoted
-    add(20, NOW - 39 * DAY_S, NOW - 50 * DAY_S)  # far, and not promoted
-    add(30, NOW - 29 * DAY_S, NOW - 29 * DAY_S - 60)  # done, not long ago
-    add(40, NOW + 40 * DAY_S, NOW)
-    for offset, last in enumerate((NOW - 41 * DAY_S, NOW - 40 * DAY_S, NOW)):
-        seal(last, offset)
+    asked = (
+        (NOW - 40 * DAY_S, NOW - 40 * DAY_S - 60),  # done
+        (NOW - 40 * DAY_S, NOW - 50 * DAY_S),  # far, promoted
+        (NOW - 39 * DAY_S, NOW - 50 * DAY_S),  # far, and not promoted
+        (NOW - 29 * DAY_S, NOW - 29 * DAY_S - 60),  # done, not long ago
+        (NOW + 40 * DAY_S, NOW),
+    )
+    each = (requests(spark, 10 * n, 10, f"{second}", appended_s) for n, (second, appended_s) in enumerate(asked))
+    append(reduce(DataFrame.unionByName, each), root, REQUESTS)
+    lasts = [(offset, last) for offset, last in enumerate((NOW - 41 * DAY_S, NOW - 40 * DAY_S, NOW))]
+    seals = spark.createDataFrame(lasts, "offset long, last long").selectExpr(
+        "*", "0 AS partition", "1 AS partitions", "600 AS horizon_s"
+    )
+    append(completed(seals, SEALS, day=due_of(F.col("last"), F.lit("day"))), root, SEALS)
     closed = spark.range(1).selectExpr(
         f"{NOW - 40 * DAY_S} AS first", f"{NOW - 40 * DAY_S} AS last", "600 AS horizon_s"
     )
     append(completed(closed, BUCKETS), root, BUCKETS)
-    for day in ("2026-12-01", "2027-01-01"):
-        append(completed(spark.range(1).selectExpr("id AS offset"), REJECTED, day=F.lit(day)), root, REJECTED)
-    for position, landed_s in ((5, NOW - 50 * DAY_S), (9, NOW - 40 * DAY_S), (4, NOW)):
-        row = spark.range(1).selectExpr(
-            "'t' AS topic", "0 AS partition", f"{position} AS position", f"{landed_s} AS landed_s"
-        )
-        append(completed(row, POSITIONS), root, POSITIONS)
-
-    for day in ("2026-12-01", "2027-01-01"):
-        append(
-            completed(spark.range(1).selectExpr("0 AS partition"), AUDIT_SECONDS, day=F.lit(day)), root, AUDIT_SECONDS
-        )
+    days = spark.createDataFrame([("2026-12-01",), ("2027-01-01",)], "day string")
+    append(completed(days.selectExpr("*", "0L AS offset"), REJECTED), root, REJECTED)
+    append(completed(days.selectExpr("*", "0 AS partition"), AUDIT_SECONDS), root, AUDIT_SECONDS)
+    landed = [("t", 0, 5, NOW - 50 * DAY_S), ("t", 0, 9, NOW - 40 * DAY_S), ("t", 0, 4, NOW)]
+    columns = "topic string, partition int, position long, landed_s long"
+    append(completed(spark.createDataFrame(landed, columns), POSITIONS), root, POSITIONS)
 
     expire(spark, settings, 30, NOW)
     assert {row.offset // 10 for row in read(spark, root, REQUESTS).collect()} == {2, 3, 4}
@@ -118,13 +111,17 @@ def test_fired_requests_are_deleted_after_their_days_and_the_others_stay(
 
 
 def test_tables_of_small_rows_do_not_grow_by_a_file_with_each_commit(spark: SparkSession, root: str) -> None:
-    for position in range(60):
-        append(
-            completed(spark.range(1).selectExpr("'t' AS topic", f"{position}L AS position"), POSITIONS), root, POSITIONS
-        )
+    # Delta merges once there are 50, which takes as many commits.
+    spark.conf.set("spark.databricks.delta.autoCompact.minNumFiles", 10)
+    try:
+        for position in range(14):
+            rows = spark.range(1).selectExpr("'t' AS topic", f"{position}L AS position")
+            append(completed(rows, POSITIONS), root, POSITIONS)
+    finally:
+        spark.conf.unset("spark.databricks.delta.autoCompact.minNumFiles")
     rows = read(spark, root, POSITIONS)
-    assert len(rows.inputFiles()) <= 20
-    assert rows.count() == 60
+    assert len(rows.inputFiles()) < 10
+    assert rows.count() == 14
 
 
 def test_a_lake_without_tables_has_nothing_to_maintain(spark: SparkSession, settings: LakeSettings, root: str) -> None:

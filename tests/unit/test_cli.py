@@ -13,7 +13,6 @@ import click
 import pytest
 from aiokafka import ConsumerRecord
 from click.testing import CliRunner, Result
-from patience import LIMIT_S
 
 from kafka_timers.cli.options import Seconds, when_of
 from kafka_timers.cli.program import program
@@ -190,17 +189,15 @@ def test_wrong_usage_is_exit_code_2_and_no_traceback(arguments: list[str]) -> No
     ],
 )
 def test_a_broker_that_is_away_is_one_sentence_and_exit_code_1(command: list[str], unused_address: str) -> None:
-    arguments = [sys.executable, "-m", "kafka_timers", *command, "--bootstrap", unused_address]
-    ended = subprocess.run(arguments, check=False, capture_output=True, text=True, timeout=LIMIT_S)
-    assert ended.returncode == 1
+    ended = CliRunner().invoke(program, [*command, "--bootstrap", unused_address])
+    assert ended.exit_code == 1
     assert ended.stderr.startswith(f"Error: no Kafka answers at {unused_address}, or not in plain text: start it")
     assert ended.stderr.count("\n") == 1
 
 
 def test_an_address_that_is_none_is_said_plainly() -> None:
-    command = [sys.executable, "-m", "kafka_timers", "status", "--bootstrap", "localhost:kafka"]
-    ended = subprocess.run(command, check=False, capture_output=True, text=True)
-    assert ended.returncode == 1
+    ended = CliRunner().invoke(program, ["status", "--bootstrap", "localhost:kafka"])
+    assert ended.exit_code == 1
     assert ended.stderr == (
         "Error: bootstrap 'localhost:kafka' is not a list of Kafka brokers: give host:port, comma separated\n"
     )

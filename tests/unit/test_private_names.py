@@ -10,6 +10,7 @@ import inspect
 import textwrap
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,7 @@ def foreign_names(tree: ast.Module) -> list[str]:
     return [f"line {line}: {name}" for line, name in sorted(found)]
 
 
+@cache
 def private_names_of(kind: type) -> set[str]:
     """Return the private names that *kind*, a class of another library, has or sets."""
     names = {*vars(kind), *getattr(kind, "__annotations__", {})}
