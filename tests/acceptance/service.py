@@ -30,7 +30,7 @@ from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.consuming import consuming
 from kafka_timers.broker.seals import last_seals
 from kafka_timers.core.routing import partition_of
-from kafka_timers.core.wire import Future, Sealed, Topics
+from kafka_timers.core.wire import Future, Sealed, Topics, last_second_of
 from kafka_timers.dev.broker import free_port
 from kafka_timers.dev.process import Child
 
@@ -274,10 +274,12 @@ class Service:
             # A worker that has just started reads from the newest tick on, and so may miss one. Others follow in life.
             await self.tick(second)
             seals = await self.seals()
-            if all(any(s.last >= second and not s.HasField("through") for s in tail) for tail in seals.values()):
+            if all(
+                any(last_second_of(s) >= second and not s.HasField("through") for s in tail) for tail in seals.values()
+            ):
                 return seals
             if time.monotonic() > end_s:
-                told = {partition: [seal.last for seal in tail][-1:] for partition, tail in seals.items()}
+                told = {partition: [last_second_of(seal) for seal in tail][-1:] for partition, tail in seals.items()}
                 words = [process.child.last_words() for process in self._running]
                 raise AssertionError(f"sealed up to {told} instead of {second} after {limit_s:g} s; {words}")
             await asyncio.sleep(0.2)

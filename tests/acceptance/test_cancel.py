@@ -10,7 +10,7 @@ from patience import LIMIT_S, SOON_S
 from service import Process, Service
 
 from kafka_timers.core.routing import partition_of
-from kafka_timers.core.wire import Future, Reply
+from kafka_timers.core.wire import Future, Reply, last_second_of
 
 
 class Asker:
@@ -114,7 +114,7 @@ async def test_seals_count_cancelled_and_moved_timers(service: Service) -> None:
     assert sum(tail[-1].pending for tail in seals.values()) == 20
     await asyncio.sleep(max(due - time.time(), 0))
     seals = await service.until_sealed(due)
-    sealed = [seal for tail in seals.values() for seal in tail if seal.last == due]
+    sealed = [seal for tail in seals.values() for seal in tail if last_second_of(seal) == due]
     assert sum(seal.fired for seal in sealed) == 10
     assert (sum(seal.cancelled for seal in sealed), sum(seal.moved for seal in sealed)) == (20, 10)
 

@@ -19,7 +19,7 @@ from service import Process, Service, take
 
 from kafka_timers import request_from
 from kafka_timers.core.routing import hash_of
-from kafka_timers.core.wire import Future
+from kafka_timers.core.wire import Future, age_of
 from kafka_timers.dev.broker import free_port
 
 READ, OPERATE = "read-0123456789abcdef", "operate-0123456789abcdef"
@@ -338,7 +338,7 @@ async def _until_two_answer(console: Console, topic: str) -> None:
     end_s = time.monotonic() + LIMIT_S
     while time.monotonic() < end_s:
         seals = await console.service.seals()
-        urls = {max(tail, key=lambda seal: seal.last).queries for tail in seals.values() if tail}
+        urls = {max(tail, key=age_of).queries for tail in seals.values() if tail}
         _, page = await console.ask("GET", f"/v1/timers?topic={topic}", token=READ)
         if len(urls) == 2 and not page["unknown"] and len(page["timers"]) == 40:
             return

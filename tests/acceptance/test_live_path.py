@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from patience import LIMIT_S
 from service import Process, Service
 
-from kafka_timers.core.wire import Future, Header
+from kafka_timers.core.wire import Future, Header, is_complete
 
 
 async def test_timer_of_any_kafka_client_fires_in_its_second(service: Service) -> None:
@@ -136,8 +136,9 @@ async def test_seals_balance_and_cover_every_second(service: Service) -> None:
         assert seals[-1].partitions == 4
         assert seals[-1].restore_from <= 25
         assert [seal.partition for seal in seals] == [partition] * len(seals)
-        ends = [0] + [seal.last for seal in seals if not seal.HasField("through")]
-        assert [seal.first for seal in seals if not seal.HasField("through")] == [end + 1 for end in ends[:-1]]
+        complete = [seal for seal in seals if is_complete(seal)]
+        assert [seal.first_ms for seal in complete[1:]] == [seal.end_ms for seal in complete[:-1]]
+        assert complete[-1].end_ms == (second + 8) * 1000
 
 
 async def test_at_least_once_fires_without_transactions(service: Service) -> None:

@@ -9,7 +9,7 @@ import psutil
 from patience import LIMIT_S
 from service import Process, Service
 
-from kafka_timers.core.wire import Sealed
+from kafka_timers.core.wire import Sealed, last_second_of
 
 # Long enough that nobody waits for it.
 SESSION_S = 120
@@ -30,7 +30,7 @@ async def until_sealed_by(service: Service, folders: Sequence[Path]) -> None:
     asked_s = int(time.time())
 
     def is_new(seals: Sequence[Sealed]) -> bool:
-        return bool(seals) and seals[-1].last > asked_s
+        return bool(seals) and last_second_of(seals[-1]) > asked_s
 
     end_s = time.monotonic() + LIMIT_S
     while time.monotonic() < end_s:
