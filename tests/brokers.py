@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
@@ -13,6 +13,7 @@ from aiokafka.conn import create_conn
 from aiokafka.protocol.metadata import MetadataRequest
 from patience import LIMIT_S
 
+from kafka_timers.broker.connection import Kafka
 from kafka_timers.dev.broker import EmbeddedKafka
 from kafka_timers.dev.cluster import EmbeddedCluster
 
@@ -30,6 +31,29 @@ async def administering(bootstrap: str) -> AsyncIterator[AIOKafkaAdminClient]:
         yield admin
     finally:
         await admin.close()
+
+
+@asynccontextmanager
+async def consuming(kafka: Kafka, *topics: str, **options: Any) -> AsyncIterator[AIOKafkaConsumer]:
+    """
+    Yield a started consumer of committed records, without a group, and stop it even while the broker is away.
+
+    Where the caller assigns partitions, it also seeks: `assign`, then `seek`, before it awaits anything.
+    """
+    fixed = {"isolation_level": "read_committed", "enable_auto_commit": False, "auto_offset_reset": "none"}
+    consumer = AIOKafkaConsumer(*topics, **(kafka.client_options() | fixed | options))
+    try:
+        await consumer.start()
+        yield consumer
+    finally:
+        # See `joining` in broker/groups.py.
+        consumer.unsubscribe()
+        try:
+            await asyncio.sleep(0.05)
+        finally:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(2):
+                    await consumer.stop()
 
 
 async def make_topic(

@@ -20,14 +20,13 @@ from typing import Self
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
-from brokers import make_topic, publish
+from brokers import consuming, make_topic, publish
 from commands import ended
 from forks import Forks
 from patience import LIMIT_S
 
 from kafka_timers.broker import topics
 from kafka_timers.broker.connection import Kafka
-from kafka_timers.broker.consuming import consuming
 from kafka_timers.broker.seals import last_seals
 from kafka_timers.core.routing import partition_of
 from kafka_timers.core.wire import Future, Sealed, Topics, last_second_of

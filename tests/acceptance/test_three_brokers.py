@@ -18,7 +18,7 @@ from aiokafka.conn import create_conn
 from aiokafka.errors import KafkaConnectionError
 from aiokafka.protocol.api import Request
 from aiokafka.protocol.coordination import FindCoordinatorRequest
-from brokers import end_of, make_topic, partitions_as_told_by, until_in_sync, until_replaced
+from brokers import consuming, end_of, make_topic, partitions_as_told_by, until_in_sync, until_replaced
 from campaign.faults import FAULTS
 from campaign.run import run
 from patience import LIMIT_S
@@ -31,7 +31,6 @@ from kafka_timers.adapters.reader import AdapterReader
 from kafka_timers.broker import topics
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
-from kafka_timers.broker.consuming import consuming
 from kafka_timers.broker.producer import Producer
 from kafka_timers.broker.transaction_requests import CommittedOffsets, EndTransaction
 from kafka_timers.clock import HostClock

@@ -12,12 +12,11 @@ from typing import Any
 
 import psutil
 from aiokafka import AIOKafkaProducer, TopicPartition
-from brokers import Outgoing
+from brokers import Outgoing, consuming
 from service import Process
 
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
-from kafka_timers.broker.consuming import consuming
 from kafka_timers.broker.fetching import Fetched, Fetcher
 from kafka_timers.core.wire import Future
 

@@ -6,12 +6,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from aiokafka import AIOKafkaProducer, ConsumerRecord, TopicPartition
-from brokers import make_topic
+from brokers import consuming, make_topic
 from pyspark.sql import SparkSession
 
 from kafka_timers.broker import topics
 from kafka_timers.broker.connection import Kafka
-from kafka_timers.broker.consuming import consuming
 from kafka_timers.clock import Clock, HostClock
 from kafka_timers.core.routing import partition_of
 from kafka_timers.core.wire import Future, Sealed, Topics

@@ -18,7 +18,7 @@ from aiokafka.admin import NewPartitions
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import CorruptRecordException, KafkaTimeoutError, UnknownTopicOrPartitionError
 from batches import append_batch, batch_of
-from brokers import administering, make_topic
+from brokers import administering, consuming, make_topic
 from click.testing import CliRunner
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
@@ -33,7 +33,6 @@ from kafka_timers.broker import producer as broker_producer
 from kafka_timers.broker.bounds import LogBounds
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
-from kafka_timers.broker.consuming import consuming
 from kafka_timers.broker.offsets import GroupOffsets
 from kafka_timers.broker.topics import create
 from kafka_timers.cli.program import program

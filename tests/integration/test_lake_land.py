@@ -17,13 +17,12 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
-from brokers import administering, delete_records
+from brokers import administering, consuming, delete_records
 from patience import LIMIT_S
 from pyspark.sql import SparkSession
 
 from kafka_timers.broker import topics
 from kafka_timers.broker.connection import Kafka
-from kafka_timers.broker.consuming import consuming
 from kafka_timers.core.routing import partition_of
 from kafka_timers.core.wire import FORMAT, Copy, Future, Sealed, Topics
 from kafka_timers.dev.broker import free_port

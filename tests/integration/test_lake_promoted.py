@@ -23,13 +23,13 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer, ConsumerRecord, TopicPartition
+from brokers import consuming
 from lakes import AGO_S, BUCKET_S, HORIZON_S, MESSAGE_BYTES_MAX, PARTITIONS, SOON_S, Lake, future
 from patience import LIMIT_S
 from pyspark.sql import SparkSession
 
 from kafka_timers.broker import topics
 from kafka_timers.broker.connection import Kafka
-from kafka_timers.broker.consuming import consuming
 from kafka_timers.client.request import partition_of
 from kafka_timers.clock import HostClock
 from kafka_timers.core.wire import Condition, Copy, Future

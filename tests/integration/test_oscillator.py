@@ -19,7 +19,8 @@ from brokers import make_topic
 from patience import LIMIT_S
 from prometheus_client import CollectorRegistry
 
-from kafka_timers.broker.internals import Consumer
+from kafka_timers.broker.connection import Kafka
+from kafka_timers.broker.reading import Following, TopicLog
 from kafka_timers.clock import HostClock
 from kafka_timers.core.wire import number_in
 from kafka_timers.dev.broker import free_port
@@ -80,19 +81,22 @@ class Log:
 
     @asynccontextmanager
     async def followed(self) -> AsyncIterator[None]:
-        consumer = Consumer(self.topic, bootstrap_servers=self.bootstrap, auto_offset_reset="earliest")
-        await consumer.start()
-        following = asyncio.create_task(self._follow(consumer))
-        try:
-            yield
-        finally:
-            following.cancel()
-            await consumer.stop()
+        async with (
+            TopicLog.open(Kafka(self.bootstrap), self.topic) as (log,),
+            log.following(await log.bounds.starts(log.numbers)) as news,
+        ):
+            following = asyncio.create_task(self._follow(news))
+            try:
+                yield
+            finally:
+                following.cancel()
+                await asyncio.wait([following])
 
-    async def _follow(self, consumer: Consumer) -> None:
-        async for record in consumer:
-            if (second := number_in(record.key)) is not None:
-                self.ticks[record.partition].append(Tick(second, record.timestamp / 1000))
+    async def _follow(self, news: Following) -> None:
+        while True:
+            for record in await news.poll():
+                if (second := number_in(record.key)) is not None:
+                    self.ticks[record.partition].append(Tick(second, record.timestamp / 1000))
             async with self._more:
                 self._more.notify_all()
 

@@ -7,12 +7,11 @@ from contextlib import asynccontextmanager
 import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import OffsetOutOfRangeError
-from brokers import StartKafka, delete_records, make_topic
+from brokers import StartKafka, consuming, delete_records, make_topic
 from patience import LIMIT_S
 
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
-from kafka_timers.broker.consuming import consuming
 from kafka_timers.broker.fetching import Fetcher
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.wire import Record

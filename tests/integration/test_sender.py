@@ -8,13 +8,12 @@ from contextlib import AsyncExitStack
 import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
 from batches import append_batch, batch_of
-from brokers import StartKafka, make_topic
+from brokers import StartKafka, consuming, make_topic
 from patience import LIMIT_S
 
 from kafka_timers.broker.bounds import LogBounds
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
-from kafka_timers.broker.consuming import consuming
 from kafka_timers.broker.seals import SealLog, last_seals
 from kafka_timers.broker.topics import create
 from kafka_timers.core.refused import Reason

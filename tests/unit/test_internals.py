@@ -17,21 +17,15 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.abc import AbstractTokenProvider
 from aiokafka.client import CoordinationType
-from aiokafka.consumer.fetcher import Fetcher
 from aiokafka.errors import RequestTimedOutError
-from aiokafka.record.memory_records import MemoryRecords
 
 from kafka_timers.broker.internals import (
-    _TAKE_ANSWER,
     Member,
-    PromptConsumer,
     connection_of,
     have_read_committed,
-    hurry,
     member_id_of,
     transactional_id_of,
 )
-from kafka_timers.broker.odd_batches import AnyRecords
 from kafka_timers.settings import WorkerSettings
 from kafka_timers.worker.assignor import StoreAssignor
 from kafka_timers.worker.membership import make_app
@@ -113,15 +107,6 @@ async def test_a_producer_tells_its_transactional_id(make: Make) -> None:
     assert transactional_id_of(make(AIOKafkaProducer, transactional_id="worker.3")) == "worker.3"
     assert transactional_id_of(make(AIOKafkaProducer, enable_idempotence=True)) is None
     assert transactional_id_of(make(AIOKafkaProducer)) is None
-
-
-async def test_a_client_in_a_hurry_gives_each_broker_four_seconds(make: Make) -> None:
-    """A connection takes the time of the client; the producer keeps the time for which it holds a batch."""
-    producer = make(AIOKafkaProducer, enable_idempotence=True, request_timeout_ms=30_000)
-    hurry(producer.client)
-    consumer = make(PromptConsumer)
-    assert [client._request_timeout_ms for client in (producer.client, consumer._client)] == [4_000, 4_000]
-    assert producer._message_accumulator._batch_ttl == 30
 
 
 # --- Faust's consumer ------------------------------------------------------------------------------------------------
@@ -208,13 +193,6 @@ async def test_a_member_asks_one_broker_after_the_other_for_the_coordinator_and_
             await client.coordinator_lookup(CoordinationType.GROUP, "g")
     assert sorted(asked[:3]) == [1, 2, 3]
     assert asked[3:] == asked[:3]
-
-
-def test_our_own_consumers_read_records_whose_headers_have_names_that_are_not_text() -> None:
-    """Others that are in the process stay as they are."""
-    assert _TAKE_ANSWER.__globals__["MemoryRecords"] is AnyRecords
-    assert "MemoryRecords" in _TAKE_ANSWER.__code__.co_names
-    assert Fetcher._proc_fetch_request.__globals__["MemoryRecords"] is MemoryRecords
 
 
 async def test_a_consumer_tells_the_id_of_its_membership(started: Started) -> None:

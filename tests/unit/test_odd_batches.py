@@ -12,8 +12,8 @@ from aiokafka.errors import CorruptRecordException
 from aiokafka.record.memory_records import MemoryRecords
 from batches import CODECS, NOT_UTF8, batch_of
 
-from kafka_timers.broker import odd_batches
-from kafka_timers.broker.odd_batches import AnyRecords, batch_at, shown
+from kafka_timers.broker import fetching, odd_batches
+from kafka_timers.broker.odd_batches import batch_at, records_of, shown
 
 RECORDS = [(b"1", b"one"), (None, b""), (b"", None), (b"k" * 200, b"v" * 70_000), (b"last", b"five")]
 
@@ -57,13 +57,12 @@ BEHIND = [(1, b"junk"), (1, b"\x1f"), (1, b"\x1f\x8b"), (2, snappy_encode(b"")[:
 @pytest.mark.parametrize("odd", [(), (2,)], ids=["text", "not text"])
 def test_bytes_behind_compressed_records_change_nothing(codec: int, behind: bytes, odd: tuple[int, ...]) -> None:
     batch = batch_of(RECORDS, odd=odd, codec=codec, behind=behind)
-    records = AnyRecords(batch).next_batch()
-    assert records.validate_crc()
+    [*records] = records_of(MemoryRecords(batch).next_batch(), batch)
     assert told(records) == told(odd_batches.parsed(batch_of(RECORDS, odd=odd)))
 
 
 def test_a_fetch_with_any_content_is_read_to_its_end() -> None:
-    """As aiokafka's consumer does it, with batches of more records than are parsed in one go, and one cut short."""
+    """With batches of more records than are parsed in one go, and one cut short."""
     many = [(b"%d" % n, None) for n in range(1_200)]
     batches = [
         batch_of(many, base_offset=0),
@@ -71,13 +70,10 @@ def test_a_fetch_with_any_content_is_read_to_its_end() -> None:
         batch_of(RECORDS, odd=(4,), base_offset=4_000),
         batch_of(RECORDS, base_offset=5_000),
     ]
-    records, offsets = AnyRecords(b"".join(batches) + batches[0][:50]), []
-    while records.has_next():
-        batch = records.next_batch()
-        assert batch.validate_crc()
-        offsets.append([each.offset for each in batch])
-        assert batch.next_offset == offsets[-1][-1] + 1
-    assert offsets == [[*range(1_200)], [*range(2_000, 3_200)], [*range(4_000, 4_005)], [*range(5_000, 5_005)]]
+    fetched = fetching.parsed(b"".join(batches) + batches[0][:50], [], position=0, stable=5_005, end=5_005)
+    offsets = [*range(1_200), *range(2_000, 3_200), *range(4_000, 4_005), *range(5_000, 5_005)]
+    assert [each.offset for each in fetched.records] == offsets
+    assert fetched.position == 5_005
 
 
 def test_a_topic_with_the_brokers_times_has_one_for_all_records_of_a_batch() -> None:

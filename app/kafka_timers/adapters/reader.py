@@ -49,7 +49,6 @@ from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.odd_batches import shown
 from kafka_timers.broker.offsets import GroupOffsets
 from kafka_timers.broker.producer import Producer
-from kafka_timers.broker.producing import naming_the_timeout
 from kafka_timers.broker.refusals import RefusedError
 from kafka_timers.clock import Clock
 from kafka_timers.core.callbacks import OVERHEAD_BYTES, topics_in
@@ -202,8 +201,7 @@ class AdapterReader:
         lane, bytes_max = f"door {number}", self._outlet.batch_bytes
         producer = Producer(cluster, name, timeout_s, bytes_max, lane, self._group)
         try:
-            with naming_the_timeout(timeout_s):
-                await producer.start()
+            await producer.start()
             committed = await producer.committed(at.topic, number)
             self._check_id(cluster, at, topic_id)
             bounds = LogBounds(cluster, at.topic)

@@ -17,11 +17,10 @@ Everything that talks to Kafka.
     bounds        first and last offsets of logs
     fetching      reads committed records of one topic straight from the broker's batches
     odd_batches   reads the batches that aiokafka's parser cannot read
-    placed        reads one record by its partition and offset
+    reading       reads a topic for callers without a store: in pages, and as it grows
+    placed        reads records by their place or key
     seals         reads the end of `timer-sealed`
     topics        creates and checks the service's topics
-    groups        members of a consumer group
-    consuming     aiokafka's consumer, always closed properly
-    producing     aiokafka's producer, always stopped within a limit
+    groups        joins a consumer group; tells and removes its members
     internals     private names of aiokafka and Faust, which no other module touches
 """

@@ -92,6 +92,10 @@ class LogBounds:
                 f"is acknowledged: it is cut off from the others"
             ) from error
 
+    async def ends(self, numbers: Collection[int]) -> dict[int, int]:
+        """Return the offset after the last record of each partition; see `end`."""
+        return dict(zip(numbers, await asyncio.gather(*map(self.end, numbers)), strict=True))
+
     async def since(self, number: int, moment_ms: int) -> int | None:
         """
         Return the offset of the first record appended at *moment_ms* (UNIX milliseconds) or later; None if there is

@@ -15,7 +15,7 @@ from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from aiokafka.client import CoordinationType
-from aiokafka.errors import ProducerFenced
+from aiokafka.errors import InvalidTransactionTimeout, ProducerFenced
 from aiokafka.protocol.api import Request
 from aiokafka.protocol.transaction import AddOffsetsToTxnRequest, AddPartitionsToTxnRequest, EndTxnRequest
 
@@ -23,6 +23,7 @@ from kafka_timers.broker import codes
 from kafka_timers.broker.asking import CoordinatorLink, gravest
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.transaction_requests import EndTransaction, InitProducerId
+from kafka_timers.errors import SettingsError
 
 __all__ = ["Coordinator", "Identity"]
 
@@ -72,11 +73,18 @@ class Coordinator:
         Become the producer of the transactional id, and fence the one before.
 
         Raises:
-            InvalidTransactionTimeout: the brokers allow no transaction to last that long.
+            SettingsError: the brokers allow no transaction to last that long.
             aiokafka.errors.KafkaError: no broker answers, or it refuses.
         """
         request = InitProducerId(self._name, int(self._timeout_s * 1000))
-        self._is_now(await self._obeyed(request, "let in"))
+        try:
+            self._is_now(await self._obeyed(request, "let in"))
+        except InvalidTransactionTimeout as error:
+            # Only the broker knows its limit, and its error names only a setting of the broker.
+            raise SettingsError(
+                f"transaction_timeout_s {self._timeout_s}: the broker takes at most its own "
+                "transaction.max.timeout.ms: give less, or raise that one"
+            ) from error
         if self._name is not None:
             async with asyncio.timeout(self._timeout_s):
                 self.joins_by_writing = await self._cluster.transaction_version() >= _SECOND_PROTOCOL

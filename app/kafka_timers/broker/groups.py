@@ -1,7 +1,9 @@
-"""Members of consumer groups, and a way to remove a member that cannot leave by itself any more."""
+"""Members of consumer groups: as which to join one, who is in one, and how to remove one that cannot leave any more."""
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any, NamedTuple
 
 from aiokafka.client import CoordinationType
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
@@ -12,12 +14,15 @@ from aiokafka.protocol.group import LeaveGroupRequest
 from kafka_timers.broker.asking import CoordinatorLink
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
+from kafka_timers.broker.internals import Member as Joined
 
-__all__ = ["Group", "Member", "group_of", "remove_member"]
+__all__ = ["Group", "Member", "group_of", "joining", "remove_member"]
 
 _LANE = "groups"
 # Protocol type of consumer groups. Only its members' metadata has the form that is decoded here.
 _CONSUMERS = "consumer"
+_SETTLE_S = 0.05
+_STOP_S = 2.0
 
 
 class Member(NamedTuple):
@@ -36,6 +41,36 @@ class Group(NamedTuple):
 
     members: Sequence[Member]
     is_settled: bool
+
+
+@asynccontextmanager
+async def joining(kafka: Kafka, group: str, **options: Any) -> AsyncIterator[Joined]:
+    """
+    Yield a member of *group* that reads nothing, and stop it at the end, even while the broker is away.
+
+    Args:
+        kafka: the cluster of the group.
+        group: name of the group.
+        options: options of aiokafka's consumer.
+
+    Raises:
+        aiokafka.errors.KafkaError: no broker answers.
+    """
+    member = Joined(**kafka.client_options(), group_id=group, enable_auto_commit=False, **options)
+    try:
+        await member.start()
+        yield member
+    finally:
+        # Two traps of aiokafka 0.14. If stopped while a failed fetch waits for its retry, it raises that fetch's
+        # CancelledError, which looks like our own, and leaves connections open. So we first end its fetches. If stopped
+        # while they end, it loses the cancellation and waits for ever. So it gets a moment, and a limit.
+        member.unsubscribe()
+        try:
+            await asyncio.sleep(_SETTLE_S)
+        finally:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_STOP_S):
+                    await member.stop()
 
 
 async def group_of(cluster: Cluster, group: str, limit_s: float) -> Group:

@@ -9,18 +9,12 @@ service need not have it.
 
 from collections.abc import Callable
 from itertools import count
-from types import FunctionType, MethodType
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from aiokafka.consumer.fetcher import Fetcher
-
-from kafka_timers.broker.odd_batches import AnyRecords
 
 __all__ = [
-    "Consumer",
     "Member",
-    "PromptConsumer",
     "connection_of",
     "have_read_committed",
     "hurry",
@@ -65,31 +59,6 @@ def connection_of(producer: AIOKafkaProducer) -> tuple[str, dict[str, Any]]:
     return where, {name: getattr(client, f"_{name}") for name in _CONNECTION}
 
 
-def _with_any_records(method: Callable[..., Any]) -> Callable[..., Any]:
-    known: Any = method
-    return FunctionType(known.__code__, known.__globals__ | {"MemoryRecords": AnyRecords}, known.__name__)
-
-
-# This function makes records of a broker's answer, and finds its parser as a global of aiokafka's module. If we
-# replaced the parser there, every consumer of the process would use it, also those of our users. So we make a copy of
-# the function.
-_TAKE_ANSWER = _with_any_records(Fetcher._proc_fetch_request)
-
-
-class Consumer(AIOKafkaConsumer):  # type: ignore[misc]  # aiokafka has no types
-    """
-    aiokafka's consumer, made to read records whose header names are not UTF-8; see `odd_batches`.
-
-    aiokafka's own consumer raises on such a record once its headers are read, and never gets past it.
-    """
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        # `start` makes the fetcher, which begins to fetch before `start` returns.
-        if name == "_fetcher" and value is not None:
-            value._proc_fetch_request = MethodType(_TAKE_ANSWER, value)
-        super().__setattr__(name, value)
-
-
 # A member must be back before its session ends. A new coordinator starts the session anew.
 _LIMIT_MS = 4_000
 
@@ -99,12 +68,11 @@ def hurry(client: Any) -> None:
     Limit *client* to 4 s for a connection or an answer, and make it ask another broker each time.
 
     aiokafka makes one connection at a time, picks a random broker, and gives each request the same time. With the half
-    minute that JoinGroup may take, a member whose coordinator was frozen was out of its group for a minute. A producer
-    with a frozen leader spent its caller's whole time on one request. Both requests can be repeated: the member sends
-    its first id again, the producer the number of the batch.
+    minute that JoinGroup may take, a member whose coordinator was frozen was out of its group for a minute. The request
+    can be repeated: the member sends its first id again.
 
     Args:
-        client: the client of a consumer or idempotent producer that has not been started.
+        client: the client of a member that has not been started.
     """
     client._request_timeout_ms = _LIMIT_MS
     turns = count()
@@ -114,15 +82,6 @@ def hurry(client: Any) -> None:
         return nodes[next(turns) % len(nodes)] if nodes else None
 
     client.get_random_node = next_node
-
-
-class PromptConsumer(Consumer):
-    """A `Consumer` with short limits, for reading new records. Its limit of 4 s may be too short for a large answer."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name == "_client":
-            hurry(value)
-        super().__setattr__(name, value)
 
 
 class Member(AIOKafkaConsumer):  # type: ignore[misc]  # aiokafka has no types

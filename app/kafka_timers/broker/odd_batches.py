@@ -18,9 +18,8 @@ from typing import Any, NamedTuple
 
 from aiokafka.codec import lz4_decode, snappy_decode, zstd_decode
 from aiokafka.errors import CorruptRecordException
-from aiokafka.record.memory_records import MemoryRecords
 
-__all__ = ["AnyRecords", "ParsedRecord", "batch_at", "parsed", "records_of", "shown"]
+__all__ = ["ParsedRecord", "batch_at", "parsed", "records_of", "shown"]
 
 # The header of a batch, magic 2: base offset, length, leader epoch, magic, checksum, attributes, last offset delta,
 # first and last timestamp, producer id and epoch, base sequence, count. The records follow it.
@@ -48,41 +47,6 @@ class ParsedRecord(NamedTuple):
 def shown(name: str) -> str:
     r"""Return the header *name* as printable text: a byte that is not UTF-8 becomes \xff, for example."""
     return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
-
-
-class AnyRecords:
-    """
-    Parser of a fetch answer, used by aiokafka's consumer in place of its `MemoryRecords`.
-
-    Args:
-        data: whole batches, and perhaps the beginning of another one.
-    """
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._parser: Any = MemoryRecords(data)
-        self.has_next: Callable[[], bool] = self._parser.has_next
-        self.size_in_bytes: Callable[[], int] = self._parser.size_in_bytes
-
-    def next_batch(self) -> "_AnyBatch":
-        """Return the next batch, with the attributes of the compiled parser's batches."""
-        return _AnyBatch(self._parser.next_batch(), self._data)
-
-
-class _AnyBatch:
-    def __init__(self, batch: Any, data: bytes) -> None:
-        self._batch = batch
-        self._data = data
-        self._records = records_of(batch, data)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._batch, name)
-
-    def __iter__(self) -> Iterator[Any]:
-        return self._records
-
-    def __next__(self) -> Any:
-        return next(self._records)
 
 
 def records_of(batch: Any, data: bytes) -> Iterator[Any]:

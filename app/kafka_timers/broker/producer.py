@@ -442,16 +442,18 @@ class Producer:
 
     def _refuse(self, to: _Partition, code: int, words: str) -> None:
         refusal = Refusal(*to.place, code, words)
-        awaited = [taken for batch in to.batches if (taken := self._awaited.get(batch)) and not taken.done()]
+        # Batches that callers wait for stand alone. Otherwise, later ones must not appear without this one.
+        is_alone = any(batch in self._awaited for batch in to.batches)
+        refused = [to.batches.popleft() for _ in range(1 if is_alone else len(to.batches))]
+        awaited = [taken for batch in refused if (taken := self._awaited.get(batch)) and not taken.done()]
         for taken in awaited:
             taken.set_exception(RefusedError([refusal]))
         if not awaited:
             self._refused.append(refusal)
         to.trouble, to.missing_since_s = "", None
-        # Later batches for this partition must not appear without this one.
-        count = len(to.batches)
-        to.batches.clear()
-        self._settle(count)
+        self._settle(len(refused))
+        if to.batches:
+            self._route(to)
 
     def _settle(self, count: int) -> None:
         self._unsent -= count

@@ -8,21 +8,19 @@ deletes an existing topic.
 import asyncio
 import dataclasses
 import math
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from aiokafka.errors import KafkaConnectionError, KafkaError, TopicAlreadyExistsError, for_code
+from aiokafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError, TopicAlreadyExistsError, for_code
 
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.requests import Metadata, partition_counts_in, settings_of
 from kafka_timers.core.wire import Topics
 from kafka_timers.errors import BrokerError, LoginError, TopicsError
-
-__all__ = ["GRACE_S", "Examined", "answering", "check", "counted", "counts", "create", "examine", "problems"]
 
 _DAY_MS, _HOUR_MS = 86_400_000, 3_600_000
 _FOR_EVER = -1
@@ -126,19 +124,33 @@ async def answering(kafka: Kafka, *, timeout_s: float = 10.0) -> AsyncIterator[N
     Limit the time of a block that talks to *kafka*, and translate its errors.
 
     Raises:
-        BrokerError: the block took longer than *timeout_s* seconds, or Kafka's client raised.
+        BrokerError: the block took longer than *timeout_s* seconds, or see `translating`.
+    """
+    with translating(kafka):
+        try:
+            async with asyncio.timeout(timeout_s):
+                yield
+        except TimeoutError as error:
+            raise BrokerError(f"no answer from Kafka at {kafka} within {timeout_s:g} s", retriable=True) from error
+
+
+@contextmanager
+def translating(kafka: Kafka) -> Iterator[None]:
+    """
+    Translate the errors of a block that talks to *kafka*.
+
+    Raises:
+        BrokerError: Kafka's client raised.
     """
     try:
-        async with asyncio.timeout(timeout_s):
-            yield
-    except TimeoutError as error:
-        raise BrokerError(f"no answer from Kafka at {kafka} within {timeout_s:g} s", retriable=True) from error
+        yield
     except LoginError:
         raise
     except KafkaConnectionError as error:
         raise BrokerError(f"no Kafka answers at {kafka}, {_REFUSED[kafka.protocol]}", retriable=True) from error
     except KafkaError as error:
-        raise BrokerError(f"Kafka at {kafka}: {error}", retriable=error.retriable) from error
+        is_late = isinstance(error, KafkaTimeoutError)
+        raise BrokerError(f"Kafka at {kafka}: {error}", retriable=is_late or error.retriable) from error
 
 
 async def create(kafka: Kafka, prefix: str, partitions: int) -> list[str]:

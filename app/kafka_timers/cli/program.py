@@ -314,13 +314,12 @@ def watch(topic: str, kafka: Kafka, from_beginning: bool, count: int | None, as_
 
     async def show() -> None:
         clock, left = HostClock(), count
-        async with watching(kafka, topic, from_beginning=from_beginning) as consumer:
+        async with watching(kafka, topic, from_beginning=from_beginning) as following:
             click.echo(f"watching {topic}; Ctrl-C ends", err=True)
-            async for record in consumer:
-                click.echo(shown(record, clock.wall_s()))
-                left = left and left - 1
-                if left == 0:
-                    return
+            while left != 0:
+                for record in (await following.poll())[:left]:
+                    click.echo(shown(record, clock.wall_s()))
+                    left = left and left - 1
 
     # Ctrl-C is how this command ends.
     with suppress(KeyboardInterrupt):

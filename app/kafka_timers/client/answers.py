@@ -12,26 +12,22 @@ unparsed. Held by test_answer_may_come_before_the_place_of_its_question.
 """
 
 import asyncio
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Self
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
 from google.protobuf.message import DecodeError
 
+from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
-from kafka_timers.broker.consuming import consuming
-from kafka_timers.broker.internals import PromptConsumer
+from kafka_timers.broker.reading import Following, TopicLog
 from kafka_timers.broker.topics import answering
 from kafka_timers.client.request import Answer, is_question
 from kafka_timers.core.wire import Condition, Future, Reply
 from kafka_timers.errors import AnswerError
 
 __all__ = ["AnswerReader"]
-
-# A poll returns with the first record; this is how long it may find nothing.
-_POLL_MS = 60_000
 
 # Answers to one id that wait for their question. Only other clients that ask for the same id can produce so many.
 _EARLY_MAX = 1_000
@@ -54,39 +50,35 @@ class AnswerReader:
         failed: reason why no answer will come any more; empty while one may come.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, following: Following | None = None) -> None:
         self.failed = ""
+        self._following = following
         self._cause: Exception | None = None
         self._calls: dict[bytes, _Calls] = {}
         self._stack = AsyncExitStack()
 
     @classmethod
-    async def open(
-        cls, topic: str, partitions: int, kafka: Kafka, options: Mapping[str, Any], timeout_s: float
-    ) -> Self:
+    async def open(cls, topic: str, cluster: Cluster, kafka: Kafka, timeout_s: float) -> Self:
         """
         Return a reader that sees the answer to every question asked from now on.
 
         Args:
-            topic: name of the reply topic.
-            partitions: number of partitions of the topic.
-            kafka: brokers of the topic.
-            options: options of the consumer, which override those of *kafka*.
+            topic: name of the reply topic, which exists.
+            cluster: the cluster of the topic.
+            kafka: its address, for messages.
             timeout_s: longest wait for the broker.
 
         Raises:
             BrokerError: no broker answers within *timeout_s*, or it refuses.
         """
-        where = [TopicPartition(topic, partition) for partition in range(partitions)]
-        reader = cls()
         async with AsyncExitStack() as stack:
             async with answering(kafka, timeout_s=timeout_s):
-                consumer = await stack.enter_async_context(consuming(kafka, kind=PromptConsumer, **options))
-                ends = await consumer.end_offsets(where)
-            consumer.assign(where)
-            for tp, end in ends.items():
-                consumer.seek(tp, end)
-            stack.push_async_callback(_ended, asyncio.create_task(reader._read(consumer)))
+                await cluster.look_up([topic])
+                log = TopicLog(cluster, topic, timeout_s)
+                ends = await log.bounds.ends(log.numbers)
+            following = await stack.enter_async_context(log.following(ends))
+            reader = cls(following)
+            stack.push_async_callback(_ended, asyncio.create_task(reader._read(following)))
             reader._stack = stack.pop_all()
         return reader
 
@@ -120,7 +112,8 @@ class AnswerReader:
                 async with asyncio.timeout(timeout_s):
                     return await self._wait(calls, asked)
             except (TimeoutError, _NoAnswerError) as error:
-                why = self.failed or f"no answer came within {timeout_s:g} s"
+                trouble = self._following.trouble if self._following else ""
+                why = self.failed or f"no answer came within {timeout_s:g} s" + (trouble and f" ({trouble})")
                 raise AnswerError(_failure_text(future, partition, f"offset {offset}", why), asked=asked) from error
         finally:
             calls.count -= 1
@@ -139,12 +132,11 @@ class AnswerReader:
         finally:
             del calls.waiting[asked]
 
-    async def _read(self, consumer: AIOKafkaConsumer) -> None:
+    async def _read(self, following: Following) -> None:
         try:
             while True:
-                for records in (await consumer.getmany(timeout_ms=_POLL_MS)).values():
-                    for record in records:
-                        self._take(record.key, record.value)
+                for record in await following.poll():
+                    self._take(record.key, record.value)
         except Exception as error:  # every caller gets the error, of any kind
             self._fail(f"the reply topic cannot be read any more ({error!r})", error)
 

@@ -2,23 +2,22 @@
 
 import asyncio
 import itertools
-from typing import Protocol
+from contextlib import AsyncExitStack
+from typing import Any, Protocol
 
 from aiokafka import AIOKafkaProducer
 
+from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
+from kafka_timers.broker.internals import connection_of, transactional_id_of
 from kafka_timers.broker.placed import latest_values, request_at
+from kafka_timers.broker.seals import SealLog
+from kafka_timers.broker.topics import answering, counted
 from kafka_timers.client.answers import AnswerReader
-from kafka_timers.client.producer import (
-    PartitionAccumulator,
-    RecordHeaders,
-    RenewableProducer,
-    partition_count,
-    served_count,
-)
+from kafka_timers.client.producer import GivenSender, OwnSender, PartitionAccumulator, RecordHeaders, Sender
 from kafka_timers.core.routing import hash_of
-from kafka_timers.core.wire import Future, Topics
-from kafka_timers.errors import ClientStateError
+from kafka_timers.core.wire import Future, Topics, partitions_in
+from kafka_timers.errors import BrokerError, ClientStateError, RequestError, TopicsError
 
 __all__ = ["Channel", "KafkaChannel"]
 
@@ -76,7 +75,17 @@ class KafkaChannel:
     ) -> None:
         self._prefix = prefix
         self._topics = Topics.of(prefix)
-        self._producer = RenewableProducer(kafka, producer, timeout_s)
+        self._given = producer
+        self._kafka = kafka
+        # Connection options of the given producer. They override those of the Kafka.
+        self._options: dict[str, Any] = {}
+        if producer is not None:
+            where, self._options = connection_of(producer)
+            self._kafka = Kafka(where)
+        # The connections, which `start` opens.
+        self._opened = AsyncExitStack()
+        self._cluster: Cluster
+        self._sender: Sender
         self._reply_topic = reply_topic
         self._timeout_s = timeout_s
         self._accumulators: list[PartitionAccumulator] = []
@@ -96,16 +105,59 @@ class KafkaChannel:
             TopicsError: `timer-request` does not exist, or this client may not see it.
         """
         self._loop = asyncio.get_running_loop()
-        await self._producer.start()
-        try:
-            partitions = await served_count(self._producer, self._topics, self._timeout_s)
-        except BaseException:
-            await self._producer.stop()
-            raise
-        self._accumulators = [
-            PartitionAccumulator(self._producer, self._topics.requests, partition, self._timeout_s)
-            for partition in range(partitions)
-        ]
+        async with AsyncExitStack() as opened:
+            async with answering(self._kafka, timeout_s=self._timeout_s):
+                self._cluster = await opened.enter_async_context(Cluster.open(self._kafka, **self._options))
+                given = self._given
+                self._sender = OwnSender(self._cluster, self._timeout_s) if given is None else GivenSender(given)
+                opened.push_async_callback(self._sender.stop)
+                await self._sender.start()
+            self._accumulators = self._accumulators_of(self._topics.requests, await self._served())
+            self._opened = opened.pop_all()
+
+    def _accumulators_of(self, topic: str, partitions: int) -> list[PartitionAccumulator]:
+        return [PartitionAccumulator(self._sender, topic, number, self._timeout_s) for number in range(partitions)]
+
+    async def _count(self, topic: str) -> int:
+        """
+        Return the number of partitions of *topic*.
+
+        Raises:
+            TopicsError: the topic does not exist, or this client may not see it.
+            BrokerError: no broker answers.
+        """
+        async with answering(self._kafka, timeout_s=self._timeout_s):
+            count = (await counted(self._cluster, [topic])).get(topic)
+        if count is None:
+            help = "create it with kafka-timers topics create"
+            raise TopicsError(f"topic {topic} is missing, or this client may not see it: {help}")
+        return count
+
+    async def _served(self) -> int:
+        """
+        Return the number of partitions of `timer-request` that the service runs with.
+
+        Any last seal tells it, since partitions that were added later are not served. If this client may not read
+        `timer-sealed`, or nothing is sealed yet, the number of partitions of the topic is returned.
+
+        Raises:
+            TopicsError: `timer-request` does not exist, or this client may not see it.
+            BrokerError: no broker answers, or the leaders of `timer-sealed` do not.
+        """
+        count, topic = await self._count(self._topics.requests), self._topics.sealed
+        # These connections are not needed any more afterwards.
+        async with answering(self._kafka, timeout_s=self._timeout_s), Cluster.open(self._kafka, **self._options) as own:
+            await own.look_up([topic])
+            log = SealLog(own, topic, self._timeout_s / 2)
+            # A silent broker hides the partitions that it leads, and no others.
+            asked = [log.seals(numbers[0]) for numbers in own.led(topic, own.partitions(topic)).values()]
+            found = await asyncio.gather(*asked, return_exceptions=True)
+        counts = [partitions_in(seals) for seals in found if not isinstance(seals, BaseException)]
+        for error in found:
+            may_not = isinstance(error, BrokerError) and (counts or not error.retriable)
+            if isinstance(error, BaseException) and not may_not:
+                raise error
+        return min(count, max(counts, default=0) or count)
 
     async def stop(self) -> None:
         """Wait until all calls under way are accepted or have failed, and disconnect. Nothing is raised."""
@@ -116,7 +168,7 @@ class KafkaChannel:
             if self._answers is not None:
                 await self._answers.close()
                 self._answers = None
-        await self._producer.stop()
+        await self._opened.aclose()
 
     @property
     def partitions(self) -> int:
@@ -160,10 +212,7 @@ class KafkaChannel:
         async with self._opening:
             if not self._to_schedules:
                 topic = self._topics.schedules
-                self._to_schedules = [
-                    PartitionAccumulator(self._producer, topic, partition, self._timeout_s)
-                    for partition in range(await partition_count(self._producer, topic))
-                ]
+                self._to_schedules = self._accumulators_of(topic, await self._count(topic))
         await self._to_schedules[hash_of(name) % len(self._to_schedules)].append(name, value)
 
     async def schedules(self, name: bytes | None) -> dict[bytes, bytes]:
@@ -177,10 +226,9 @@ class KafkaChannel:
         """
         _ = self.partitions
         topic = self._topics.schedules
-        count = await partition_count(self._producer, topic)
+        count = await self._count(topic)
         numbers = range(count) if name is None else [hash_of(name) % count]
-        kafka, options = self._producer.connecting
-        return await latest_values(kafka, topic, numbers, **options)
+        return await latest_values(self._kafka, topic, numbers, **self._options)
 
     async def answers(self) -> AnswerReader:
         """
@@ -196,12 +244,16 @@ class KafkaChannel:
             # Raises if the client is not started.
             _ = self.partitions
             if self._answers is None or self._answers.failed:
-                kafka, options = self._producer.connection
+                if self._given is not None and transactional_id_of(self._given) is not None:
+                    raise RequestError(
+                        "no answer to a cancel or a move comes before the transaction of its producer commits: use a "
+                        "client whose producer is not transactional"
+                    )
                 if self._answers is not None:
                     await self._answers.close()
                     self._answers = None
-                partitions = await partition_count(self._producer, self._reply_topic)
-                self._answers = await AnswerReader.open(self._reply_topic, partitions, kafka, options, self._timeout_s)
+                await self._count(self._reply_topic)
+                self._answers = await AnswerReader.open(self._reply_topic, self._cluster, self._kafka, self._timeout_s)
             return self._answers
 
     async def read(self, request: str) -> Future | None:
@@ -211,5 +263,4 @@ class KafkaChannel:
         Raises:
             BrokerError: the request cannot be read.
         """
-        kafka, options = self._producer.connecting
-        return await request_at(kafka, self._prefix, request, **options)
+        return await request_at(self._kafka, self._prefix, request, **self._options)

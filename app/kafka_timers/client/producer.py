@@ -1,237 +1,166 @@
 """
-Send requests to Kafka in batches, one accumulator per partition, and replace a producer that no longer works.
+Send requests to Kafka in batches, one accumulator per partition.
 
 Requests that come while a batch is in flight make up the next batch, so a thousand calls at once cost few round trips
-and a single call costs one. The batches are built here, not with the producer's `send()`. `send()` wakes every caller
-that waits for room once per batch, so 100,000 calls at once take minutes.
+and a single call costs one.
 """
 
 import asyncio
-import logging
-import time
 from collections import deque
 from collections.abc import Sequence
-from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
-from aiokafka.cluster import ClusterMetadata
-from aiokafka.errors import (
-    KafkaError,
-    KafkaTimeoutError,
-    MessageSizeTooLargeError,
-    OutOfOrderSequenceNumber,
-    RecordListTooLargeError,
-    TopicAuthorizationFailedError,
-    UnknownTopicOrPartitionError,
-)
-from aiokafka.producer.message_accumulator import BatchBuilder
+from aiokafka.errors import KafkaError, KafkaTimeoutError, OutOfOrderSequenceNumber
 
+from kafka_timers.broker import codes
+from kafka_timers.broker.batches import Batch
 from kafka_timers.broker.cluster import Cluster
-from kafka_timers.broker.connection import Kafka
-from kafka_timers.broker.internals import connection_of, hurry, transactional_id_of
-from kafka_timers.broker.producing import stop
-from kafka_timers.broker.seals import SealLog
-from kafka_timers.broker.topics import answering
-from kafka_timers.core.wire import Topics, partitions_in
-from kafka_timers.errors import BrokerError, PublishError, RequestError, TopicsError
+from kafka_timers.broker.producer import Producer
+from kafka_timers.broker.refusals import RefusedError
+from kafka_timers.errors import BrokerError, PublishError
 
-__all__ = ["PartitionAccumulator", "RecordHeaders", "RenewableProducer", "partition_count", "served_count"]
-
-log = logging.getLogger(__name__)
+__all__ = ["GivenSender", "OwnSender", "PartitionAccumulator", "RecordHeaders", "Sender"]
 
 # Some 400 requests of 150 bytes. Larger batches gain little, and a topic may allow less than Kafka's 1 MiB.
 _BATCH_BYTES = 64 << 10
-
-_TOPIC_WAIT_S = 5.0
+# A broker may not know a new topic at once.
+_MISSING_S = 5.0
 
 RecordHeaders = Sequence[tuple[str, bytes | None]]
 
 
-async def partition_count(producer: "RenewableProducer", topic: str) -> int:
+class OwnSender:
     """
-    Return the number of partitions of *topic*.
+    Sends with the project's own producer.
+
+    A batch whose caller has given up may be on its way. It is sent until the broker answers, and later batches for its
+    partition come after it, so requests are accepted in the order of the calls.
 
     Args:
-        producer: started. If it is renewed meanwhile, the new one is asked.
-        topic: name of the topic. It is looked up again for some seconds, since not every broker knows a new topic at
-            once.
-
-    Raises:
-        TopicsError: the topic does not exist, or this client may not see it.
-        BrokerError: no broker answers through *producer*.
-    """
-    told_s: float | None = None
-    # Ask for all topics: some brokers create a missing topic when a client asks for it by name.
-    while (ids := (await producer.metadata()).partitions_for_topic(topic)) is None:
-        # A silent broker says nothing about the topic, so the time limit begins with the first answer.
-        now_s = time.monotonic()
-        told_s = told_s or now_s
-        if now_s - told_s > _TOPIC_WAIT_S:
-            help = "create it with kafka-timers topics create"
-            raise TopicsError(f"topic {topic} is missing, or this client may not see it: {help}")
-        await asyncio.sleep(0.1)
-    return len(ids)
-
-
-async def served_count(producer: "RenewableProducer", topics: Topics, timeout_s: float) -> int:
-    """
-    Return the number of partitions of `timer-request` that the service runs with.
-
-    Any last seal tells it, since partitions that were added later are not served. If this client may not read
-    `timer-sealed`, or nothing is sealed yet, the number of partitions of the topic is returned.
-
-    Args:
-        producer: started.
-        topics: names of the service's topics.
-        timeout_s: longest wait for the broker.
-
-    Raises:
-        TopicsError: `timer-request` does not exist, or this client may not see it.
-        BrokerError: no broker answers through *producer*, or the leaders of `timer-sealed` do not answer.
-    """
-    count = await partition_count(producer, topics.requests)
-    # Ask for all topics: some brokers create a missing topic when a client asks for it by name.
-    if (await producer.metadata()).partitions_for_topic(topics.sealed) is None:
-        return count
-    kafka, options = producer.connecting
-    async with AsyncExitStack() as opened:
-        try:
-            async with answering(kafka, timeout_s=timeout_s):
-                cluster = await opened.enter_async_context(Cluster.open(kafka, **options))
-                await cluster.look_up([topics.sealed])
-        except BrokerError as error:
-            log.warning(
-                "the number of partitions in use is unknown, so all %d partitions of %s are used: %s",
-                count,
-                topics.requests,
-                error,
-            )
-            return count
-        return min(count, await _told_by_seals(cluster, topics.sealed, timeout_s / 2) or count)
-
-
-async def _told_by_seals(cluster: Cluster, topic: str, limit_s: float) -> int:
-    """Return the number in the seals of those brokers that answer; 0 if there is no seal or none may be read."""
-    seal_log = SealLog(cluster, topic, limit_s)
-    # A silent broker hides the partitions that it leads, and no others.
-    asked = [seal_log.seals(numbers[0]) for numbers in cluster.led(topic, cluster.partitions(topic)).values()]
-    found = await asyncio.gather(*asked, return_exceptions=True)
-    told = [partitions_in(seals) for seals in found if not isinstance(seals, BaseException)]
-    for error in found:
-        if isinstance(error, BaseException) and not (isinstance(error, BrokerError) and (told or not error.retriable)):
-            raise error
-    return max(told, default=0)
-
-
-class RenewableProducer:
-    """
-    An idempotent producer, replaced by a new one when a batch has failed.
-
-    After the broker has refused a batch, for example as too large, a producer of aiokafka no longer works. The batch
-    has used up sequence numbers, so the broker refuses all later batches as out of order.
-
-    Args:
-        kafka: brokers to produce to.
-        given: the caller's own producer, to use in place of one made here. It is never replaced nor stopped.
-        timeout_s: longest wait for the broker.
+        cluster: the cluster to write to.
+        timeout_s: longest wait for a producer id.
     """
 
-    def __init__(self, kafka: Kafka, given: AIOKafkaProducer | None, timeout_s: float) -> None:
-        self._kafka = kafka
-        self._given = given
+    def __init__(self, cluster: Cluster, timeout_s: float) -> None:
+        self._cluster = cluster
         self._timeout_s = timeout_s
-        self._own: AIOKafkaProducer | None = None
-        self._renewing = asyncio.Lock()
-
-    @property
-    def current(self) -> AIOKafkaProducer:
-        """The producer to publish with now."""
-        return self._given or self._own
-
-    @property
-    def connection(self) -> tuple[Kafka, dict[str, Any]]:
-        """
-        The Kafka, and options that override its own, with which a consumer connects as the producer does.
-
-        Raises:
-            RequestError: the producer is transactional, so no answer can come before its commit.
-        """
-        if self._given is not None and transactional_id_of(self._given) is not None:
-            raise RequestError(
-                "no answer to a cancel or a move comes before the transaction of its producer commits: use a client "
-                "whose producer is not transactional"
-            )
-        return self.connecting
-
-    @property
-    def connecting(self) -> tuple[Kafka, dict[str, Any]]:
-        """The Kafka of the producer, and options that override its own."""
-        if self._given is None:
-            return self._kafka, {}
-        where, options = connection_of(self._given)
-        return Kafka(where), options
-
-    async def metadata(self) -> ClusterMetadata:
-        """
-        Return the brokers' metadata of all topics.
-
-        Raises:
-            BrokerError: no broker answers.
-        """
-        while True:
-            asked = self.current
-            try:
-                return await asked.client.fetch_all_metadata()
-            except KafkaError as error:
-                # A producer that is renewed while it asks is stopped, so ask the new one.
-                if asked is not self.current:
-                    continue
-                through = "this client's connections" if self._given is None else "the given producer; was it started?"
-                raise BrokerError(f"no broker answers through {through} ({error})", retriable=True) from error
+        self._producer: Producer | None = None
+        self._starting = asyncio.Lock()
 
     async def start(self) -> None:
         """
-        Connect.
+        Get a producer id.
 
         Raises:
-            BrokerError: no broker answers, or it refuses this client.
+            aiokafka.errors.KafkaError: no broker answers, or it refuses this client.
         """
-        if self._given is None:
-            self._own = await self._started()
-
-    async def renew(self, spent: AIOKafkaProducer) -> None:
-        """Replace *spent*. If no broker answers, it stays, and the next failure tries again."""
-        async with self._renewing:
-            if spent is not self._own:
-                return
-            with suppress(BrokerError):
-                self._own = await self._started()
-                # Stopping also sends the batches that other partitions have in flight.
-                await stop(spent)
+        await self._started()
 
     async def stop(self) -> None:
-        """Disconnect, unless the producer is the caller's own."""
-        own, self._own = self._own, None
-        if own is not None:
-            await stop(own)
+        """Disconnect."""
+        producer, self._producer = self._producer, None
+        if producer:
+            await producer.stop()
 
-    async def _started(self) -> AIOKafkaProducer:
-        async with answering(self._kafka, timeout_s=self._timeout_s):
-            producer = AIOKafkaProducer(
-                **self._kafka.client_options(),
-                enable_idempotence=True,
-                acks="all",
-                max_batch_size=_BATCH_BYTES,
-                request_timeout_ms=int(self._timeout_s * 1000),
-            )
-            hurry(producer.client)
-            try:
+    @property
+    def trouble(self) -> str:
+        """The reason why sending does not go on, as far as known."""
+        return self._producer.trouble if self._producer else ""
+
+    def new_batch(self) -> Batch:
+        """Return an empty batch."""
+        return Batch(_BATCH_BYTES, is_transactional=False)
+
+    async def deliver(self, batch: Batch, topic: str, partition: int) -> int:
+        """
+        Send *batch* however long that takes, and return the offset of its first record; -1 if it was not told.
+
+        Raises:
+            RefusedError: the topic refuses the batch.
+            aiokafka.errors.KafkaError: sending failed.
+        """
+        producer = await self._started()
+        try:
+            await producer.deliver(batch, topic, partition)
+        except RefusedError:
+            raise
+        except KafkaError:
+            if self._producer is producer:
+                # The producer cannot be used any more.
+                await self.stop()
+            raise
+        return producer.offset_of(topic, partition)
+
+    async def _started(self) -> Producer:
+        async with self._starting:
+            if self._producer is None:
+                producer = Producer(
+                    self._cluster, None, self._timeout_s, _BATCH_BYTES, "requests", missing_s=_MISSING_S
+                )
                 await producer.start()
-            except BaseException:
-                await stop(producer)
-                raise
-            return producer
+                self._producer = producer
+            return self._producer
+
+
+class GivenSender:
+    """
+    Sends with a user's producer of aiokafka, perhaps in its transaction. The producer is never replaced nor stopped.
+
+    Args:
+        producer: the producer, started.
+
+    Attributes:
+        trouble: empty, since this producer does not tell why sending does not go on.
+    """
+
+    trouble = ""
+
+    def __init__(self, producer: AIOKafkaProducer) -> None:
+        self._producer = producer
+
+    async def start(self) -> None:
+        """
+        Try whether the producer reaches a broker.
+
+        Raises:
+            BrokerError: it does not.
+        """
+        try:
+            await self._producer.client.fetch_all_metadata()
+        except KafkaError as error:
+            raise BrokerError(
+                f"no broker answers through the given producer; was it started? ({error})", retriable=True
+            ) from error
+
+    async def stop(self) -> None:
+        """Do nothing: the producer is the user's."""
+
+    def new_batch(self) -> Any:
+        """Return an empty batch."""
+        # Not the producer's `send`: it wakes every caller that waits for room once per batch, so 100,000 calls at once
+        # take minutes.
+        return self._producer.create_batch()
+
+    async def deliver(self, batch: Any, topic: str, partition: int) -> int:
+        """
+        Send *batch*, and return the offset of its first record; -1 if the broker did not tell it.
+
+        Raises:
+            PublishError: the producer cannot be used any more.
+            aiokafka.errors.KafkaError: sending failed.
+        """
+        try:
+            sent = await (await self._producer.send_batch(batch, topic, partition=partition))
+        except OutOfOrderSequenceNumber as error:
+            raise PublishError(
+                "the broker has refused an earlier batch, after which the producer is of no more use: start another",
+                retriable=False,
+            ) from error
+        return int(sent.offset)
+
+
+Sender = OwnSender | GivenSender
 
 
 class PartitionAccumulator:
@@ -239,14 +168,14 @@ class PartitionAccumulator:
     Collects the requests for one partition, in the order of the calls, into the next batch while one is in flight.
 
     Args:
-        producer: sends the batches.
+        sender: sends the batches.
         topic: topic to send to, such as `timer-request`.
         partition: number of the partition.
         timeout_s: longest wait for the broker to accept a batch.
     """
 
-    def __init__(self, producer: RenewableProducer, topic: str, partition: int, timeout_s: float) -> None:
-        self._producer = producer
+    def __init__(self, sender: Sender, topic: str, partition: int, timeout_s: float) -> None:
+        self._sender = sender
         self._topic = topic
         self._partition = partition
         self._timeout_s = timeout_s
@@ -268,32 +197,28 @@ class PartitionAccumulator:
 
     async def _send(self) -> None:
         while self._waiting:
-            producer = self._producer.current
-            batch, offsets = self._next_batch(producer)
+            batch, offsets = self._next_batch()
             if not offsets:
                 continue
             try:
                 async with asyncio.timeout(self._timeout_s):
-                    sent = await (await producer.send_batch(batch, self._topic, partition=self._partition))
+                    first = await self._sender.deliver(batch, self._topic, self._partition)
             except Exception as error:  # every caller gets the error, of any kind
-                is_away = isinstance(error, TimeoutError | KafkaTimeoutError)
-                if is_away:
+                if isinstance(error, TimeoutError | KafkaTimeoutError):
                     # The broker is away, and requests behind this batch would only wait as long again.
                     offsets += [offset for _, _, _, offset in self._waiting]
                     self._waiting.clear()
                 for offset in offsets:
                     if not offset.done():
-                        offset.set_exception(_publish_error(error, self._topic, self._timeout_s))
+                        offset.set_exception(_publish_error(error, self._topic, self._timeout_s, self._sender.trouble))
                         offset.exception()  # a caller that was cancelled meanwhile does not ask for it
-                if not is_away:
-                    await self._producer.renew(producer)
             else:
                 for number, offset in enumerate(offsets):
                     if not offset.done():
-                        offset.set_result(sent.offset + number if sent.offset >= 0 else -1)
+                        offset.set_result(first + number if first >= 0 else -1)
 
-    def _next_batch(self, producer: AIOKafkaProducer) -> tuple[BatchBuilder, list[asyncio.Future[int]]]:
-        waiting, batch, offsets = self._waiting, producer.create_batch(), []
+    def _next_batch(self) -> tuple[Any, list[asyncio.Future[int]]]:
+        waiting, batch, offsets = self._waiting, self._sender.new_batch(), []
         while waiting:
             key, value, headers, offset = waiting[0]
             # The first record is taken at any size, so a record that is too large fails alone.
@@ -308,28 +233,25 @@ class PartitionAccumulator:
         return batch, offsets
 
 
-def _publish_error(error: Exception, topic: str, timeout_s: float) -> PublishError:
-    match error:
-        case TimeoutError() | KafkaTimeoutError():
-            text = (
-                f"no answer from the broker within {timeout_s:g} s: the request may still be accepted, or be twice if "
-            )
-            text += "it is published again"
-            retriable = True
-        case MessageSizeTooLargeError() | RecordListTooLargeError():
-            text, retriable = f"the request is larger than topic {topic} takes (max.message.bytes)", False
-        case TopicAuthorizationFailedError():
-            text, retriable = f"this client may not write to topic {topic}: it needs the ACL", False
-        case OutOfOrderSequenceNumber():
-            text = "the broker has refused an earlier batch, after which the producer is of no more use: start another"
-            retriable = False
-        case UnknownTopicOrPartitionError():
-            text = (
-                f"topic {topic} has gone or has other partitions now: create it again with kafka-timers topics create"
-            )
-            retriable = False
-        case _:
-            text, retriable = f"the broker did not take the request: {error!r}", getattr(error, "retriable", False)
+def _publish_error(error: Exception, topic: str, timeout_s: float, trouble: str) -> PublishError:
+    retriable = False
+    # Each producer has a form of its own for what the topic refuses.
+    refused = error.refusals[0].code if isinstance(error, RefusedError) else getattr(error, "errno", 0)
+    if isinstance(error, PublishError):
+        text = str(error)
+    elif isinstance(error, TimeoutError | KafkaTimeoutError):
+        text = f"no answer from the broker within {timeout_s:g} s: the request may still be accepted, or be twice if "
+        text += "it is published again" + (trouble and f" ({trouble})")
+        retriable = True
+    elif refused in (codes.MESSAGE_TOO_LARGE, codes.RECORD_LIST_TOO_LARGE):
+        text = f"the request is larger than topic {topic} takes (max.message.bytes)"
+    elif refused == codes.TOPIC_AUTHORIZATION_FAILED:
+        text = f"this client may not write to topic {topic}: it needs the ACL"
+    elif refused == codes.UNKNOWN_TOPIC_OR_PARTITION:
+        text = f"topic {topic} has gone or has other partitions now: create it again with kafka-timers topics create"
+    else:
+        text = f"the broker did not take the request: {error!r}"
+        retriable = getattr(error, "retriable", False)
     mapped = PublishError(text, retriable=retriable)
     mapped.__cause__ = error
     return mapped

@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import astuple
 from functools import partial
-from itertools import chain
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -344,7 +343,7 @@ class Service:
         self._followers += 1
         opened.callback(self._unfollow)
         try:
-            consumer = await opened.enter_async_context(watching(kafka, topic, from_beginning=False))
+            following = await opened.enter_async_context(watching(kafka, topic, from_beginning=False))
         except BaseException:
             await opened.aclose()
             raise
@@ -353,12 +352,14 @@ class Service:
             async with opened:
                 yield ": follows\n\n"
                 while True:
-                    fetched = await consumer.getmany(timeout_ms=int(_ALIVE_S * 1000), max_records=100)
-                    records = list(chain.from_iterable(fetched.values()))
+                    try:
+                        async with asyncio.timeout(_ALIVE_S):
+                            records = await following.poll()
+                    except TimeoutError:
+                        yield ": nothing yet\n\n"
+                        continue
                     for record in records:
                         yield f"data: {json.dumps(callback_document(record, self.clock.wall_s()))}\n\n"
-                    if not records:
-                        yield ": nothing yet\n\n"
 
         return events()
 

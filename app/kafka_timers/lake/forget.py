@@ -14,14 +14,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Self
 
-from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from kafka_timers.broker.consuming import consuming
-from kafka_timers.broker.topics import answering, counts
+from kafka_timers.broker.reading import TopicLog
+from kafka_timers.broker.topics import answering
 from kafka_timers.core.callbacks import Shown
 from kafka_timers.core.wire import Topics, future_from
 from kafka_timers.errors import LakeError, WireError
@@ -174,19 +173,17 @@ class Forgetting:
 
     async def _kept(self) -> Kept:
         kafka, name = self._settings.kafka, Topics.of(self._settings.topic_prefix).requests
-        partitions = (await counts(kafka, self._settings.topic_prefix))[name]
         places = [tuple(row) for row in self._meant.select(*_NAME).collect()]
         asked = self._meant.where(F.col("topic").isNotNull()).select("topic").distinct()
         callback_topics = sorted(row[0] for row in asked.collect())
         requests: dict[int, list[int]] = defaultdict(list)
         topics: dict[str, tuple[str, str] | None] = dict.fromkeys(callback_topics)
+        async with TopicLog.open(kafka, name) as (log,):
+            starts = await log.bounds.starts(log.numbers)
+        for number, offset in sorted(places):
+            if offset >= starts.get(number, offset + 1):
+                requests[number].append(offset)
         async with answering(kafka):
-            async with consuming(kafka) as consumer:
-                where = [TopicPartition(name, number) for number in range(partitions)]
-                starts = {at.partition: start for at, start in (await consumer.beginning_offsets(where)).items()}
-            for number, offset in sorted(places):
-                if offset >= starts.get(number, offset + 1):
-                    requests[number].append(offset)
             admin = AIOKafkaAdminClient(**kafka.client_options())
             try:
                 await admin.start()

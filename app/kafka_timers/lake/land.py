@@ -32,7 +32,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
-from aiokafka import TopicPartition
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -40,7 +39,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from kafka_timers.broker import topics
-from kafka_timers.broker.consuming import consuming
+from kafka_timers.broker.reading import TopicLog
 from kafka_timers.broker.seals import served_counts
 from kafka_timers.core.wire import Topics
 from kafka_timers.errors import LakeError
@@ -355,7 +354,7 @@ def _explain_loss(spark: SparkSession, settings: LakeSettings, root: str, source
     limits = asyncio.run(_limits(settings, sources))
     for source in sources:
         for number, at in _landed(spark, root, source).items():
-            start, end = limits[TopicPartition(source.topic, number)]
+            start, end = limits[source.topic, number]
             if start > at:
                 raise LakeError(
                     f"{source.topic} partition {number} was landed up to offset {at} and begins at {start}: Kafka has "
@@ -369,8 +368,11 @@ def _explain_loss(spark: SparkSession, settings: LakeSettings, root: str, source
                 )
 
 
-async def _limits(settings: LakeSettings, sources: list[_Source]) -> dict[TopicPartition, tuple[int, int]]:
-    where = [TopicPartition(source.topic, number) for source in sources for number in range(source.partitions)]
-    async with topics.answering(settings.kafka), consuming(settings.kafka) as consumer:
-        starts, ends = await consumer.beginning_offsets(where), await consumer.end_offsets(where)
-    return {tp: (starts[tp], ends[tp]) for tp in where}
+async def _limits(settings: LakeSettings, sources: list[_Source]) -> dict[tuple[str, int], tuple[int, int]]:
+    limits: dict[tuple[str, int], tuple[int, int]] = {}
+    async with TopicLog.open(settings.kafka, *(source.topic for source in sources)) as logs:
+        for log, source in zip(logs, sources, strict=True):
+            numbers = range(source.partitions)
+            starts, ends = await log.bounds.starts(numbers), await log.bounds.ends(numbers)
+            limits |= {(log.topic, number): (starts[number], ends[number]) for number in numbers}
+    return limits

@@ -2,10 +2,8 @@
 
 import asyncio
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from py4j.protocol import Py4JError
@@ -13,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from kafka_timers.broker.connection import Kafka
-from kafka_timers.broker.consuming import consuming
+from kafka_timers.broker.reading import TopicLog
 from kafka_timers.broker.seals import last_seals, latest, served_counts
 from kafka_timers.broker.topics import answering
 from kafka_timers.core.wire import Sealed, Topics, number_in
@@ -78,16 +76,11 @@ async def look(kafka: Kafka, prefix: str) -> Live:
     for topic in (topics.oscillator, topics.requests):
         if topic not in partitions:
             raise TopicsError(f"topic {topic} is missing: create it with kafka-timers topics create")
-    async with AsyncExitStack() as opened:
-        async with answering(kafka):
-            # Ticks are sent outside of transactions. Also, a far request in an open transaction may belong to a bucket
-            # that is about to be closed, so the ends are those of the log, not those of its readable part.
-            reading = consuming(kafka, isolation_level="read_uncommitted", fetch_max_wait_ms=50)
-            consumer = await opened.enter_async_context(reading)
-        async with answering(kafka):
-            now = await _last_tick(consumer, topics.oscillator, partitions[topics.oscillator])
-            requests = [TopicPartition(topics.requests, number) for number in range(partitions[topics.requests])]
-            ends = {where.partition: end for where, end in (await consumer.end_offsets(requests)).items()}
+    # Ticks are sent outside of transactions. Also, a far request in an open transaction may belong to a bucket that is
+    # about to be closed, so the ends are those of the log, not those of its readable part.
+    async with TopicLog.open(kafka, topics.oscillator, topics.requests, is_committed=False) as (ticks, requests):
+        now = await _last_tick(ticks, partitions[topics.oscillator])
+        ends = await requests.bounds.ends(range(partitions[topics.requests]))
     tails = await last_seals(kafka, prefix)
     seals = {number: seal for number, tail in tails.items() if (seal := latest(tail))}
     return Live(now, ends, seals, await _message_bytes_max(kafka, topics.requests))
@@ -162,39 +155,21 @@ def tick_of(key: bytes | None, appended_ms: int) -> int | None:
     return None if second is None else min(second, appended_ms // 1000)
 
 
-async def _last_tick(consumer: AIOKafkaConsumer, topic: str, partitions: int) -> int:
-    where = [TopicPartition(topic, number) for number in range(partitions)]
-    ends, starts = await consumer.end_offsets(where), await consumer.beginning_offsets(where)
+async def _last_tick(log: TopicLog, partitions: int) -> int:
+    """Return the latest second that all partitions have a tick of."""
+    numbers = range(partitions)
+    ends, starts = await log.bounds.ends(numbers), await log.bounds.starts(numbers)
     last: dict[int, int] = {}
-    # aiokafka's consumer fails if it is assigned and closed at once.
-    if all(ends[tp] > starts[tp] for tp in where):
-        last = await _read_ticks(consumer, {tp: max(starts[tp], ends[tp] - _TAIL) for tp in where}, ends)
+    for number in numbers:
+        async for records in log.pages(number, max(starts[number], ends[number] - _TAIL), ends[number]):
+            for second in filter(None, (tick_of(record.key, record.timestamp) for record in records)):
+                last[number] = max(second, last.get(number, 0))
     if len(last) < partitions:
         raise LakeError(
-            f"not all partitions of {topic} have a tick at their end, so the lake does not know the time: is an "
+            f"not all partitions of {log.topic} have a tick at their end, so the lake does not know the time: is an "
             "oscillator running?"
         )
     return min(last.values())
-
-
-async def _read_ticks(
-    consumer: AIOKafkaConsumer, froms: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
-) -> dict[int, int]:
-    """Return the latest ticked second by partition, for the partitions that have ticks."""
-    consumer.assign(list(froms))
-    for tp, offset in froms.items():
-        # Before any await: a partition without a position is an error for a consumer that resets none.
-        consumer.seek(tp, offset)
-    last: dict[int, int] = {}
-    unread = set(froms)
-    while unread:
-        for tp, records in (await consumer.getmany(*unread, timeout_ms=50)).items():
-            for second in filter(None, (tick_of(record.key, record.timestamp) for record in records)):
-                last[tp.partition] = max(second, last.get(tp.partition, 0))
-        unread = {tp for tp in unread if await consumer.position(tp) < ends[tp]}
-    # Pause now, or the consumer goes on fetching, and the next question waits behind that.
-    consumer.pause(*froms)
-    return last
 
 
 async def _message_bytes_max(kafka: Kafka, topic: str) -> int:

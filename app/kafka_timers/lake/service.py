@@ -5,11 +5,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
-
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
-from kafka_timers.broker.consuming import consuming
+from kafka_timers.broker.reading import TopicLog
 from kafka_timers.broker.requests import settings_of
 from kafka_timers.broker.topics import answering, counted
 from kafka_timers.core.wire import Topics
@@ -60,10 +58,9 @@ async def look_at(kafka: Kafka, prefix: str) -> Service:
     """
     sealed = Topics.of(prefix).sealed
     async with answering(kafka), Cluster.open(kafka) as cluster:
-        partitions = (await counted(cluster, [sealed])).get(sealed, 0)
-        found = cluster.id
-    async with answering(kafka), consuming(kafka) as consumer:
-        return Service(found, await _ends(consumer, sealed, partitions))
+        await cluster.look_up([sealed])
+        log = TopicLog(cluster, sealed)
+        return Service(cluster.id, await log.bounds.ends(log.numbers))
 
 
 async def topic_ids(kafka: Kafka, topics: Collection[str]) -> dict[str, str]:
@@ -99,19 +96,11 @@ async def topics_of(kafka: Kafka, topics: Collection[str], from_ms: int) -> Topi
     plain = {name for name, values in has.items() if "compact" not in values.get(_POLICY, "compact")}
     by_broker = {name for name, values in has.items() if values.get(_TIMES) == "LogAppendTime"}
     lost: list[str] = []
-    async with answering(kafka), consuming(kafka) as consumer:
-        for topic, count in sorted(partitions.items()):
-            where = [TopicPartition(topic, number) for number in range(count)]
-            begins = await consumer.beginning_offsets(where)
-            later = await consumer.offsets_for_times(dict.fromkeys(where, from_ms))
-            # No record since then: earlier ones may be gone.
-            if any(begins[tp] > 0 and (later[tp] is None or later[tp].offset <= begins[tp]) for tp in where):
-                lost.append(topic)
+    async with TopicLog.open(kafka, *sorted(partitions)) as logs:
+        for log in logs:
+            for number, first in (await log.bounds.starts(log.numbers)).items():
+                # No record since then: earlier ones may be gone.
+                if first > 0 and (await log.bounds.since(number, from_ms) or 0) <= first:
+                    lost.append(log.topic)
+                    break
     return TopicFacts(partitions, lost, set(partitions) - plain, by_broker)
-
-
-async def _ends(consumer: AIOKafkaConsumer, topic: str, partitions: int) -> dict[int, int]:
-    where = [TopicPartition(topic, number) for number in range(partitions)]
-    # aiokafka's consumer fails if it is asked about no partition.
-    ends = await consumer.end_offsets(where) if where else {}
-    return {tp.partition: end for tp, end in ends.items()}

@@ -3,20 +3,16 @@ Read the records of one timer id from the topics. `core.outcomes` decides the ou
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
-from aiokafka.errors import KafkaError
-
 from kafka_timers.broker.connection import Kafka
-from kafka_timers.broker.consuming import consuming, pages
+from kafka_timers.broker.reading import TopicLog
 from kafka_timers.broker.seals import last_seals, seals_in
-from kafka_timers.broker.topics import answering, counts
 from kafka_timers.core.outcomes import Outcome, State, outcomes_of, records_of, uncertain, with_rejected
 from kafka_timers.core.routing import partition_of
 from kafka_timers.core.wire import (
     Future,
+    Record,
     Sealed,
     Topics,
     future_from,
@@ -26,12 +22,8 @@ from kafka_timers.core.wire import (
     refused_request,
     rejection_in,
 )
-from kafka_timers.errors import BrokerError
 
 __all__ = ["Found", "find"]
-
-# Large, because the log may hold millions of records and each fetch costs a round trip.
-_FETCH_BYTES = 16 << 20
 
 # The seal that covers a moment follows within some seconds, unless no worker was running.
 _SEALS_MAX = 256
@@ -56,7 +48,7 @@ class Found:
     end: int
     seal: Sealed | None
     outcomes: list[Outcome]
-    records: Sequence[ConsumerRecord] = ()
+    records: Sequence[Record] = ()
 
     @property
     def waiting(self) -> tuple[str, int, Future] | None:
@@ -68,7 +60,7 @@ class Found:
 
     def request_of(self, outcome: Outcome) -> Future:
         """Return the Future that the record of *outcome* asks for."""
-        futures = {record.offset: future_from(record.value) for record in self.records}
+        futures = {record.offset: future_from(record.value or b"") for record in self.records}
         copies = (each for each in futures.values() if each.HasField("copy") and each.copy.offset == outcome.offset)
         future = futures.get(outcome.offset) or next(copies)
         future.ClearField("copy")
@@ -96,78 +88,52 @@ async def find(kafka: Kafka, prefix: str, timer_id: str) -> Found:
     partition = partition_of(timer_id, len(tails))
     tail = tails[partition]
     seal = latest(tail)
-    where = TopicPartition(topics.requests, partition)
-    async with AsyncExitStack() as opened:
-        async with answering(kafka):
-            consumer = await opened.enter_async_context(
-                consuming(kafka, max_partition_fetch_bytes=_FETCH_BYTES, fetch_max_wait_ms=50)
-            )
-            end = (await consumer.end_offsets([where]))[where]
-            start = (await consumer.beginning_offsets([where]))[where]
+    async with TopicLog.open(kafka, topics.requests, topics.sealed, topics.rejected) as (requests, sealed, rejected):
+        end = await requests.bounds.end(partition)
+        start = (await requests.bounds.starts([partition]))[partition]
         if seal and not seal.horizon_s:
             start = max(start, seal.restore_from)
-        try:
-            records = await _read(consumer, where, start, end, timer_id)
-            dues_ms = uncertain(records, partition, len(tails))
-            sealing = TopicPartition(topics.sealed, partition)
-            seals = [*await _seals_over(consumer, sealing, dues_ms), *tail]
-            outcomes = outcomes_of(records, seals, partition, len(tails), whole=start == 0)
-            if any(each.state is State.FIRED for each in outcomes):
-                rejected = await _rejected(kafka, consumer, topics, prefix, partition, outcomes)
-                outcomes = with_rejected(outcomes, rejected)
-        except KafkaError as error:
-            raise BrokerError(f"{where.topic} partition {partition} could not be read: {error}") from error
+        records: list[Record] = []
+        async for page in requests.pages(partition, start, end):
+            records += records_of(page, timer_id)
+        dues_ms = uncertain(records, partition, len(tails))
+        seals = [*await _seals_over(sealed, partition, dues_ms), *tail]
+        outcomes = outcomes_of(records, seals, partition, len(tails), whole=start == 0)
+        if any(each.state is State.FIRED for each in outcomes):
+            outcomes = with_rejected(outcomes, await _rejected(rejected, topics.requests, partition, outcomes))
     return Found(partition, start, end, seal, outcomes, records)
 
 
-async def _read(
-    consumer: AIOKafkaConsumer, where: TopicPartition, start: int, end: int, timer_id: str
-) -> list[ConsumerRecord]:
-    found: list[ConsumerRecord] = []
-    async for records in pages(consumer, where, start, end):
-        found += records_of(records, timer_id)
-    return found
-
-
-async def _seals_over(consumer: AIOKafkaConsumer, where: TopicPartition, dues_ms: Iterable[int]) -> list[Sealed]:
+async def _seals_over(log: TopicLog, partition: int, dues_ms: Iterable[int]) -> list[Sealed]:
     """Return the complete seals that cover *dues_ms*, and the slices of their scans, in the order of the log."""
     found: dict[int, Sealed] = {}
-    end = (await consumer.end_offsets([where]))[where]
+    end = await log.bounds.end(partition)
     for due_ms in sorted(set(dues_ms)):
-        at = (await consumer.offsets_for_times({where: due_ms}))[where]
-        if at is None:
+        start = await log.bounds.since(partition, due_ms)
+        if start is None:
             continue
-        async for records in pages(consumer, where, at.offset, min(end, at.offset + _SEALS_MAX)):
-            found |= seals_in(records, where.topic, where.partition)
+        async for records in log.pages(partition, start, min(end, start + _SEALS_MAX)):
+            found |= seals_in(records, log.topic, partition)
             if any(is_complete(seal) and seal.end_ms > due_ms for seal in found.values()):
                 break
     return [seal for _, seal in sorted(found.items())]
 
 
-async def _rejected(
-    kafka: Kafka,
-    consumer: AIOKafkaConsumer,
-    topics: Topics,
-    prefix: str,
-    partition: int,
-    outcomes: Iterable[Outcome],
-) -> Mapping[int, str]:
+async def _rejected(log: TopicLog, requests: str, partition: int, outcomes: Iterable[Outcome]) -> Mapping[int, str]:
     """Return the fired requests that lie on `timer-rejected`: the reason by offset."""
-    count = (await counts(kafka, prefix)).get(topics.rejected, 0)
     since_ms = min(max(each.due_ms or 0, each.appended_ms) for each in outcomes if each.state is State.FIRED)
-    if not count:
+    if not log.numbers:
         return {}
-    where = TopicPartition(topics.rejected, partition % count)
-    at = (await consumer.offsets_for_times({where: since_ms - since_ms % 1000}))[where]
-    if at is None:
+    number = partition % len(log.numbers)
+    start = await log.bounds.since(number, since_ms - since_ms % 1000)
+    if start is None:
         return {}
     found: dict[int, str] = {}
-    end = (await consumer.end_offsets([where]))[where]
-    async for records in pages(consumer, where, at.offset, end):
+    async for records in log.pages(number, start, await log.bounds.end(number)):
         for record in records:
             told = rejection_in(record.headers)
-            number, _, place = (refused_request(told, topics.requests) or b"").partition(b":")
+            asked_in, _, place = (refused_request(told, requests) or b"").partition(b":")
             offset = number_in(place)
-            if offset is not None and number == b"%d" % partition:
+            if offset is not None and asked_in == b"%d" % partition:
                 found[offset] = told.get("reason", b"").decode(errors="replace")
     return found

@@ -3,19 +3,15 @@ Read the refused requests. `kafka-timers rejected` shows them, `kafka-timers red
 """
 
 import re
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.errors import KafkaError
-
 from kafka_timers.broker.connection import Kafka
-from kafka_timers.broker.consuming import consuming, pages
-from kafka_timers.broker.topics import answering, counts
+from kafka_timers.broker.reading import TopicLog, consumed
 from kafka_timers.core.rejected import Rejected
 from kafka_timers.core.wire import Topics
-from kafka_timers.errors import BrokerError, RequestError, TopicsError
+from kafka_timers.errors import RequestError, TopicsError
 
 __all__ = ["RejectedLog", "Which", "last_refused", "reading_rejected"]
 
@@ -54,15 +50,13 @@ class RejectedLog:
     The topic `timer-rejected`: its records when it was opened, and those that have come since.
 
     Args:
-        consumer: consumer to read with.
+        log: the topic.
         bounds: first offset of each partition, and the offset behind its last record.
-        requests: name of `timer-request`.
+        requests: `timer-request`.
     """
 
-    def __init__(
-        self, consumer: AIOKafkaConsumer, bounds: dict[TopicPartition, tuple[int, int]], requests: str
-    ) -> None:
-        self._consumer = consumer
+    def __init__(self, log: TopicLog, bounds: dict[int, tuple[int, int]], requests: TopicLog) -> None:
+        self._log = log
         self._bounds = bounds
         self._requests = requests
 
@@ -74,16 +68,15 @@ class RejectedLog:
             from_ms: UNIX milliseconds.
 
         Raises:
-            BrokerError: the topic cannot be read.
+            aiokafka.errors.KafkaError: the topic cannot be read.
         """
-        with _told(self._consumer):
-            for where, (start, end) in self._bounds.items():
-                if from_ms > 0:
-                    at = (await self._consumer.offsets_for_times({where: from_ms}))[where]
-                    start = end if at is None else max(start, at.offset)
-                async for records in pages(self._consumer, where, start, end):
-                    for record in records:
-                        yield Rejected.of(record)
+        for number, (start, end) in self._bounds.items():
+            if from_ms > 0:
+                since = await self._log.bounds.since(number, from_ms)
+                start = end if since is None else max(start, since)
+            async for records in self._log.pages(number, start, end, skips_deleted=True):
+                for record in records:
+                    yield Rejected.of(consumed(record, self._log.topic, number))
 
     async def last(self, which: Which, from_ms: int, limit: int) -> tuple[list[Rejected], int]:
         """
@@ -95,7 +88,7 @@ class RejectedLog:
             limit: maximum.
 
         Raises:
-            BrokerError: the topic cannot be read.
+            aiokafka.errors.KafkaError: the topic cannot be read.
         """
         found: list[Rejected] = []
         count = 0
@@ -112,14 +105,12 @@ class RejectedLog:
         Yield requests as they are refused from now on, without end.
 
         Raises:
-            BrokerError: the topic cannot be read.
+            aiokafka.errors.KafkaError: the topic cannot be read.
         """
-        with _told(self._consumer):
-            self._consumer.assign(list(self._bounds))
-            for where, (_, end) in self._bounds.items():
-                self._consumer.seek(where, end)
-            async for record in self._consumer:
-                yield Rejected.of(record)
+        async with self._log.following({number: end for number, (_, end) in self._bounds.items()}) as following:
+            while True:
+                for record in await following.poll():
+                    yield Rejected.of(record)
 
     async def at(self, place: str) -> Rejected:
         """
@@ -127,18 +118,14 @@ class RejectedLog:
 
         Raises:
             RequestError: there is none, or *place* has another form.
-            BrokerError: the topic cannot be read.
+            aiokafka.errors.KafkaError: the topic cannot be read.
         """
         match = _place_in(place)
         if match is None:
             raise RequestError(f"{place!r} is not partition:offset, as kafka-timers rejected tells it")
         number, offset = map(int, match.groups())
-        for where, (start, end) in self._bounds.items():
-            if where.partition == number and start <= offset < end:
-                with _told(self._consumer):
-                    async for records in pages(self._consumer, where, offset, offset + 1):
-                        for record in records:
-                            return Rejected.of(record)
+        if number in self._bounds and (record := await self._log.record_at(number, offset)):
+            return Rejected.of(consumed(record, self._log.topic, number))
         raise RequestError(
             f"timer-rejected has no record at {place}: run kafka-timers rejected to list the records that it still has"
         )
@@ -150,21 +137,14 @@ class RejectedLog:
         If the request is gone from there, *rejected* is returned unchanged.
 
         Raises:
-            BrokerError: the topic cannot be read.
+            aiokafka.errors.KafkaError: the topic cannot be read.
         """
         match = _place_in(rejected.made.request) if rejected.made else None
         if match is None:
             return rejected
         number, offset = map(int, match.groups())
-        where = TopicPartition(self._requests, number)
-        with _told(self._consumer):
-            start, end = await self._consumer.beginning_offsets([where]), await self._consumer.end_offsets([where])
-            if start[where] <= offset < end[where]:
-                async for records in pages(self._consumer, where, offset, offset + 1):
-                    for record in records:
-                        if record.value:
-                            return rejected.with_request(record.value)
-        return rejected
+        record = await self._requests.record_at(number, offset) if number in self._requests.numbers else None
+        return rejected.with_request(record.value) if record and record.value else rejected
 
 
 @asynccontextmanager
@@ -181,16 +161,11 @@ async def reading_rejected(kafka: Kafka, prefix: str) -> AsyncIterator[RejectedL
         BrokerError: no broker answers within some 20 s, or a broker refuses.
     """
     topics = Topics.of(prefix)
-    topic = topics.rejected
-    async with AsyncExitStack() as opened:
-        async with answering(kafka, timeout_s=_LIMIT_S):
-            places = [TopicPartition(topic, number) for number in range((await counts(kafka, prefix)).get(topic, 0))]
-            if not places:
-                raise TopicsError(f"topic {topic} is missing: create it with kafka-timers topics create")
-            # Records that retention deletes meanwhile are skipped.
-            consumer = await opened.enter_async_context(consuming(kafka, auto_offset_reset="earliest"))
-            starts, ends = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
-        yield RejectedLog(consumer, {where: (starts[where], ends[where]) for where in places}, topics.requests)
+    async with TopicLog.open(kafka, topics.rejected, topics.requests, timeout_s=_LIMIT_S) as (log, requests):
+        if not log.numbers:
+            raise TopicsError(f"topic {log.topic} is missing: create it with kafka-timers topics create")
+        starts, ends = await log.bounds.starts(log.numbers), await log.bounds.ends(log.numbers)
+        yield RejectedLog(log, {number: (starts[number], ends[number]) for number in log.numbers}, requests)
 
 
 async def last_refused(kafka: Kafka, prefix: str, which: Which, from_ms: int, limit: int) -> tuple[list[Rejected], int]:
@@ -201,12 +176,3 @@ async def last_refused(kafka: Kafka, prefix: str, which: Which, from_ms: int, li
 
 def _age(rejected: Rejected) -> int:
     return rejected.at_ms
-
-
-@contextmanager
-def _told(consumer: AIOKafkaConsumer) -> Iterator[None]:
-    try:
-        yield
-    except KafkaError as error:
-        where = ", ".join(f"{each.topic} partition {each.partition}" for each in consumer.assignment())
-        raise BrokerError(f"{where} could not be read: {error}") from error

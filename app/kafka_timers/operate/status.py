@@ -22,8 +22,8 @@ from kafka_timers.adapters.lag import AdapterLag, adapter_lags
 from kafka_timers.broker.bounds import LogBounds
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
-from kafka_timers.broker.fetching import Fetched, Fetcher
 from kafka_timers.broker.groups import Group, Member, group_of
+from kafka_timers.broker.reading import TopicLog
 from kafka_timers.broker.seals import SealLog, latest
 from kafka_timers.broker.topics import answering
 from kafka_timers.clock import Clock
@@ -46,8 +46,6 @@ __all__ = ["read_status", "status_of"]
 
 # Limit of each query; Kafka elects another leader after some 9 s.
 _LIMIT_S, _CONNECTING_S = 8.0, 2.0
-_WAIT_MS = 50
-_RETRY_S = 0.2
 _LOOK_AGAIN_S = 3.0
 _REFUSED_WITHIN_S = 3_600
 _REFUSED_MAX = 10_000
@@ -140,40 +138,28 @@ class _Reading:
         return max(self._clock.wall_s() - record.timestamp / 1000, 0.0)
 
     async def _record(self, topic: str, number: int, offset: int, *, is_committed: bool = False) -> Record | None:
-        """Return the first record from *offset* on, or the first committed one if asked; None if there is none."""
-        return next((await self._fetched(topic, number, offset, is_committed=is_committed)).records, None)
-
-    async def _fetched(self, topic: str, number: int, offset: int, *, is_committed: bool) -> Fetched:
-        fetcher = Fetcher(self._cluster, topic, f"status of {topic}", is_committed=is_committed)
-        while True:
-            part = await fetcher.fetch_one(number, offset, _WAIT_MS)
-            if isinstance(part, Fetched):
-                return part
-            if not part.retriable:
-                raise part
-            await asyncio.sleep(_RETRY_S)
-            await fetcher.find_leaders()
+        """Return the first record from *offset* on, where the log goes on; None if only markers follow."""
+        log = TopicLog(self._cluster, topic, _LIMIT_S, is_committed=is_committed)
+        return next((await log.page(number, offset)).records, None)
 
     async def refused(self) -> Refused:
         """Return the requests refused within the last hour."""
-        topic, reasons, is_all = self._topics.rejected, Counter[str](), True
+        log, reasons = TopicLog(self._cluster, self._topics.rejected, _LIMIT_S), Counter[str]()
         last = (0, "")
-        bounds = LogBounds(self._cluster, topic, _LIMIT_S)
         from_ms = int((self._clock.wall_s() - _REFUSED_WITHIN_S) * 1000)
-        for number in self._cluster.partitions(topic):
-            offset = await bounds.since(number, from_ms)
+        for number in log.numbers:
+            offset = await log.bounds.since(number, from_ms)
             if offset is None:
                 continue
-            end = await bounds.end(number)
-            while offset < end and is_all:
-                part = await self._fetched(topic, number, offset, is_committed=True)
+            end = await log.bounds.end(number)
+            while offset < end and reasons.total() < _REFUSED_MAX:
+                part = await log.page(number, offset)
                 for record in part.records:
                     reason, place = _refusal(cast(SourceRecord, record))
                     reasons[reason] += 1
                     last = max(last, (record.timestamp, place))
                 offset = part.position
-                is_all = reasons.total() < _REFUSED_MAX
-        return Refused(dict(reasons.most_common()), is_all, last[1])
+        return Refused(dict(reasons.most_common()), reasons.total() < _REFUSED_MAX, last[1])
 
 
 async def read_status(

@@ -4,29 +4,25 @@ Read a callback topic as it grows, and compute the lateness of each callback. `k
 
 import re
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 
-from aiokafka import AIOKafkaConsumer, ConsumerRecord
-from aiokafka.errors import UnknownTopicOrPartitionError
+from aiokafka import ConsumerRecord
 
 from kafka_timers.broker.connection import Kafka
-from kafka_timers.broker.consuming import consuming
-from kafka_timers.broker.topics import answering
+from kafka_timers.broker.reading import Following, TopicLog
 from kafka_timers.core.wire import EXPIRY_HEADER, MILLIS_HEADER
 from kafka_timers.errors import TopicsError
 
 __all__ = ["lateness_of", "watching"]
 
-# Time to wait for a topic that does not exist: some brokers create a topic when a client asks for it.
-_TOPIC_WAIT_MS = 5_000
 # When the leader of a partition dies, another one takes over after some 10 s.
 _LIMIT_S = 20.0
 
 
 @asynccontextmanager
-async def watching(kafka: Kafka, topic: str, *, from_beginning: bool) -> AsyncIterator[AIOKafkaConsumer]:
+async def watching(kafka: Kafka, topic: str, *, from_beginning: bool) -> AsyncIterator[Following]:
     """
-    Yield a consumer of the committed records of *topic*, once it sees every record that comes from now on.
+    Yield a reader of the committed records of *topic*, once it sees every record that comes from now on.
 
     Args:
         kafka: cluster of the topic.
@@ -37,19 +33,12 @@ async def watching(kafka: Kafka, topic: str, *, from_beginning: bool) -> AsyncIt
         TopicsError: the topic does not exist.
         BrokerError: no broker answers within some 20 s, or a broker refuses.
     """
-    reset = "earliest" if from_beginning else "latest"
-    async with AsyncExitStack() as opened:
-        async with answering(kafka, timeout_s=_LIMIT_S):
-            try:
-                reading = consuming(kafka, topic, auto_offset_reset=reset, request_timeout_ms=_TOPIC_WAIT_MS)
-                consumer = await opened.enter_async_context(reading)
-            except UnknownTopicOrPartitionError as error:
-                raise TopicsError(f"topic {topic} does not exist: create it first") from error
-            for partition in consumer.assignment():
-                # "From now on" begins here: records pass unseen until a position is known. A seek instead would race
-                # with the reset that the consumer begins by itself, and the later of the two would win.
-                await consumer.position(partition)
-        yield consumer
+    async with TopicLog.open(kafka, topic, timeout_s=_LIMIT_S) as (log,):
+        if not log.numbers:
+            raise TopicsError(f"topic {topic} does not exist: create it first")
+        positions = await (log.bounds.starts(log.numbers) if from_beginning else log.bounds.ends(log.numbers))
+        async with log.following(positions) as following:
+            yield following
 
 
 def lateness_of(record: ConsumerRecord, now_s: float) -> tuple[int | None, int | None]:

@@ -23,7 +23,6 @@ from kafka_timers.broker.bounds import LogBounds
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.odd_batches import shown
 from kafka_timers.broker.producer import Producer
-from kafka_timers.broker.producing import naming_the_timeout
 from kafka_timers.clock import Clock
 from kafka_timers.core.calendar import TZDATA_VERSION
 from kafka_timers.core.callbacks import OVERHEAD_BYTES
@@ -92,7 +91,6 @@ class PlannedPartition:
         self._number = number
         self._topics = topics
         self._outlet = outlet
-        self._timeout_s = timeout_s
         self._now_ms = now_ms
         self._ticked = ticked
         self._turns = turns
@@ -113,8 +111,7 @@ class PlannedPartition:
         """
         topics, number = self._topics, self._number
         try:
-            with naming_the_timeout(self._timeout_s):
-                await self._producer.start()
+            await self._producer.start()
             taken_over = await self._take_over()
             await self._read(topics.planned, taken_over + 1, self._take_planned)
             bounds = LogBounds(self._cluster, topics.schedules)

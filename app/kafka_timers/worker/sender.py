@@ -23,7 +23,6 @@ from kafka_timers.broker import codes
 from kafka_timers.broker.batches import Batch
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.producer import Producer
-from kafka_timers.broker.producing import naming_the_timeout
 from kafka_timers.broker.refusals import RefusedError
 from kafka_timers.core.refused import Reason
 from kafka_timers.core.wire import Sealed, Topics, instance_name, is_complete
@@ -67,7 +66,6 @@ class KafkaSender:
 
     def __init__(self, settings: WorkerSettings, cluster: Cluster, partition: int, names: Topics) -> None:
         self._transactional = settings.guarantee == "exactly-once"
-        self._timeout_s = settings.transaction_timeout_s
         self._partition = partition
         self._names = names
         # Held while a transaction is open, and while asking for a later epoch, which would abort a transaction.
@@ -76,7 +74,7 @@ class KafkaSender:
         # They share connections: one ends its transaction before the other one begins.
         lane = f"sender {partition}"
         self._producers = [
-            Producer(cluster, name, self._timeout_s, BATCH_BYTES, lane, missing_s=_MISSING_S)
+            Producer(cluster, name, settings.transaction_timeout_s, BATCH_BYTES, lane, missing_s=_MISSING_S)
             for name in (ids if self._transactional else (None,))
         ]
         # The producer whose turn it is.
@@ -95,9 +93,8 @@ class KafkaSender:
             SettingsError: the broker refuses the transaction timeout.
             aiokafka.errors.KafkaError: no broker answers, or it refuses the producer.
         """
-        with naming_the_timeout(self._timeout_s):
-            for producer in self._producers:
-                await producer.start()
+        for producer in self._producers:
+            await producer.start()
 
     async def stop(self) -> None:
         """Disconnect. The next owner's start aborts an open transaction."""

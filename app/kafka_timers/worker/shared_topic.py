@@ -8,15 +8,14 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack, suppress
 
-from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
+from aiokafka import ConsumerRebalanceListener, TopicPartition
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
 from aiokafka.errors import KafkaError
 
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
-from kafka_timers.broker.consuming import consuming
-from kafka_timers.broker.internals import Member
+from kafka_timers.broker.groups import joining
 from kafka_timers.worker.tasks import cancel
 
 __all__ = ["SharedTopic"]
@@ -75,11 +74,10 @@ class SharedTopic(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka 
         """
         self.is_member = False
         async with AsyncExitStack() as stack:
-            consumer: AIOKafkaConsumer = await stack.enter_async_context(
-                consuming(
+            member = await stack.enter_async_context(
+                joining(
                     self._kafka,
-                    kind=Member,
-                    group_id=self._group,
+                    self._group,
                     partition_assignment_strategy=[self._assignor],
                     # New partitions are assigned within this time.
                     metadata_max_age_ms=int(_REFRESH_S * 1000),
@@ -91,13 +89,13 @@ class SharedTopic(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka 
             refreshing = asyncio.create_task(_refresh(cluster))
             stack.push_async_callback(cancel, [refreshing])
             stack.push_async_callback(self._release)
-            consumer.subscribe([self._topic], listener=self)
+            member.subscribe([self._topic], listener=self)
             while True:
                 self._changed.clear()
                 for at in self.assigned - self._serving.keys():
                     self._serving[at] = asyncio.create_task(self._serve(cluster, at))
-                # The consumer raises the group's errors only when it is polled.
-                await consumer.getmany()
+                # The member raises the group's errors only when it is polled.
+                await member.getmany()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_POLL_S):
                         await self._changed.wait()
