@@ -16,9 +16,9 @@ from kafka_timers.lake import message
 from kafka_timers.lake.audit import audit
 from kafka_timers.lake.outcomes import figures, fires, outcomes_of
 from kafka_timers.lake.proof import digest_of_record
-from kafka_timers.lake.records import seals_of
 from kafka_timers.lake.replay import synthetic_intervals
 from kafka_timers.lake.schema import CANCEL, POSITIONS, REQUEST, REQUESTS, SEALS, delay_of, due_of
+from kafka_timers.lake.sealed import seals_of
 from kafka_timers.lake.tables import append, constant, read, root_of
 from kafka_timers.settings import LakeSettings
 
@@ -101,7 +101,7 @@ def sealed(requests: DataFrame, span_s: int) -> DataFrame:
         before[row.partition] = hashlib.sha256(value).digest()
         rows.append((row.partition, row.end_ms // 1000 - START_S, row.end_ms + 50, value))
     made = constant(spark, rows, "partition int, offset bigint, at_ms bigint, value binary").repartition(PARTITIONS)
-    return completed(seals_of(made.withColumn("timestamp", F.timestamp_millis("at_ms"))), SEALS)
+    return seals_of(made.withColumn("timestamp", F.timestamp_millis("at_ms")))
 
 
 def _seal(row: Row, read: Mapping[str, int], before: bytes) -> bytes:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lake_tables import SEAL_COLUMNS, with_value
 from pyspark.sql import Row, SparkSession
 from rich.console import Console
 
@@ -48,7 +49,7 @@ def asked(
 
 
 def sealed(first: int, last: int, fence: int, fired: list[int], **wrong: object) -> Row:
-    known = dict.fromkeys(SEALS.columns.names, 0) | {
+    known = dict.fromkeys(SEAL_COLUMNS.names, 0) | {
         "offset": last,
         "appended_ms": last * 1000 + 100,
         "first": first,
@@ -64,7 +65,7 @@ def sealed(first: int, last: int, fence: int, fired: list[int], **wrong: object)
         "worker": "w",
         "day": DAY,
     }
-    return Row(**(known | wrong))
+    return with_value(Row(**(known | wrong)))
 
 
 def lake(spark: SparkSession, folder: Path, seals: list[Row]) -> LakeSettings:
@@ -81,7 +82,7 @@ def lake(spark: SparkSession, folder: Path, seals: list[Row]) -> LakeSettings:
         asked(7, 103, 500),
     ]
     append(spark.createDataFrame(requests, REQUESTS.columns), root, REQUESTS)
-    append(spark.createDataFrame(seals, SEALS.columns), root, SEALS)
+    append(spark.createDataFrame(seals, SEAL_COLUMNS), root, SEALS)
     at = spark.createDataFrame([("timer-request", 0, 8, 1, None)], POSITIONS.columns)
     append(at, root, POSITIONS)
     return settings
@@ -141,8 +142,8 @@ def test_ignored_requests_do_not_fire(spark: SparkSession, tmp_path: Path) -> No
         asked(9, 102, 105),
     ]
     seals = [sealed(1, 99, 1, [0]), sealed(100, 101, 5, [1]), sealed(102, 102, 6, []), sealed(103, 105, 10, [7, 9])]
-    for made, table in ((rows, REQUESTS), (seals, SEALS)):
-        append(spark.createDataFrame(made, table.columns), root, table)
+    for made, columns, table in ((rows, REQUESTS.columns, REQUESTS), (seals, SEAL_COLUMNS, SEALS)):
+        append(spark.createDataFrame(made, columns), root, table)
     append(spark.createDataFrame([("timer-request", 0, 10, 1, None)], POSITIONS.columns), root, POSITIONS)
     told = audit(spark, settings, 1_007, first=100, last=105)
     assert (told.seals, told.due, told.fired, told.rejected, told.kinds) == (3, 3, 3, 0, {})

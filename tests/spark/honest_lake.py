@@ -19,8 +19,9 @@ from kafka_timers.core.callbacks import Shown
 from kafka_timers.core.routing import hash_of, partition_of
 from kafka_timers.core.sums import fired_digest_of
 from kafka_timers.core.wire import FORMAT, Future, Header, callback_headers
-from kafka_timers.lake.records import requests_of, seals_of
+from kafka_timers.lake.records import requests_of
 from kafka_timers.lake.schema import CANCEL
+from kafka_timers.lake.sealed import opened, seals_of
 from kafka_timers.v1.sealed_pb2 import Sealed
 
 START_S = 1_893_500_000
@@ -215,7 +216,7 @@ def honest_lake(spark: SparkSession, partitions: int, seconds: int, seed: int) -
         for at, (appended_ms, value) in enumerate(told.seals(by_number[told.number], partitions))
     ]
     columns = "value binary, partition int, offset bigint, timestamp timestamp"
-    seals = seals_of(spark.createDataFrame(sealed, columns)).collect()
+    seals = opened(seals_of(spark.createDataFrame(sealed, columns))).collect()
     ends = [0] * TOPIC_PARTITIONS
     came = {told.number: list(callbacks_of(told, ends)) for told in every}
     return HonestLake(requests, seals, came, START_S + seconds - 1)

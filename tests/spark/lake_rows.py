@@ -3,12 +3,13 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from lake_tables import SEAL_COLUMNS, with_value
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import StructType
 
 from kafka_timers.core.digests import signed
 from kafka_timers.core.sums import fired_digest_of
-from kafka_timers.lake.schema import REQUESTS, SEALS
+from kafka_timers.lake.schema import REQUESTS
 from kafka_timers.lake.tables import constant
 
 REJECTED = StructType().add("partition", "integer").add("offset", "long").add("reason", "string")
@@ -74,7 +75,7 @@ def seal(
     **wrong: object,
 ) -> Row:
     fired = list(fired)
-    known = dict.fromkeys(SEALS.columns.names, 0) | {
+    known = dict.fromkeys(SEAL_COLUMNS.names, 0) | {
         **dict.fromkeys(COUNTED),
         "first_ms": (last if first is None else first) * 1000,
         "end_ms": (last + 1) * 1000,
@@ -94,7 +95,8 @@ def seal(
         "worker": "w",
         "day": "2030-01-31",
     }
-    return Row(**(known | wrong))
+    row = Row(**(known | wrong))
+    return row if row["value"] else with_value(row)
 
 
 def part_of(first_s: float, end_s: float, fence: int, fired: Iterable[int] = (), **more: Any) -> Row:

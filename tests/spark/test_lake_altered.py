@@ -8,11 +8,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, IntegerType, LongType
 
-from kafka_timers.core.wire import Copy, Future, Sealed
-from kafka_timers.lake.altered import altered_records, altered_rows, altered_seal_rows
-from kafka_timers.lake.records import requests_of, seals_of
-from kafka_timers.lake.schema import ASKS, REQUESTS, SEALS
-from kafka_timers.v1.sealed_pb2 import Records
+from kafka_timers.core.wire import Copy, Future
+from kafka_timers.lake.altered import altered_records, altered_rows
+from kafka_timers.lake.records import requests_of
+from kafka_timers.lake.schema import ASKS, REQUESTS
 
 NOW_S = 1_800_000_000
 
@@ -77,26 +76,3 @@ def test_a_row_of_requests_in_which_any_one_column_was_changed_is_found(spark: S
     missed = wrong.join(found, "offset", "left_anti").groupBy("changed").count().collect()
     assert missed == []
     assert {row[0] for row in wrong.select("changed").distinct().collect()} == set(names)
-
-
-def test_a_row_of_seals_in_which_any_one_column_was_changed_is_found(spark: SparkSession) -> None:
-    seal = Sealed(partition=0, first_ms=NOW_S * 1000, end_ms=(NOW_S + 1) * 1000, due=3, fired=2, rejected=1, fence=11)
-    seal.MergeFrom(Sealed(first_ms=NOW_S * 1000, end_ms=(NOW_S + 1) * 1000, read_from=2, previous=b"x" * 32))
-    seal.MergeFrom(Sealed(near=Records(count=4, digest=2**63), far=Records(count=2, digest=1), cancels=Records()))
-    part = Sealed()
-    part.CopyFrom(seal)
-    part.through = b"key"
-    old = Sealed(partition=0, first_ms=NOW_S * 1000, end_ms=(NOW_S + 1) * 1000, due=1, fired=1, digest=8, fence=3)
-    values = [seal.SerializeToString(), part.SerializeToString(), old.SerializeToString()]
-    appended = datetime.fromtimestamp(NOW_S, UTC).replace(tzinfo=None)
-    rows = [(values[at % 3], 0, at, appended) for at in range(1_500)]
-    honest = seals_of(
-        spark.createDataFrame(rows, "value binary, partition int, offset bigint, timestamp timestamp")
-    ).persist()
-    assert altered_seal_rows(honest).isEmpty()
-    # Where it lies and when it was appended no bytes tell; that of the seal behind it names it by its value.
-    names = [name for name in SEALS.columns.names if name not in ("partition", "offset", "appended_ms", "day", "value")]
-    wrong = changed(honest, names, 2).persist()
-    found = {row["detail"].split("differs in ")[1] for row in altered_seal_rows(wrong).collect()}
-    assert altered_seal_rows(wrong).count() == 1_500
-    assert found == set(names)

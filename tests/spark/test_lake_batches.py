@@ -7,12 +7,13 @@ from typing import NamedTuple
 import pytest
 from batches import digest_of_batches
 from lake_rows import REJECTED, of, request, seal
+from lake_tables import SEAL_COLUMNS
 from pyspark.sql import Row, SparkSession
 
 from kafka_timers.core.wire import REQUEST_HEADER, Sealed, Sent
 from kafka_timers.lake.batches import batch_findings, sent_with
 from kafka_timers.lake.outcomes import intervals_of, outcomes_of, totals
-from kafka_timers.lake.schema import REQUESTS, SEALS
+from kafka_timers.lake.schema import REQUESTS
 
 RECORDS = (
     "topic string, partition int, offset bigint, timestamp timestamp, timestampType int, key binary, value binary, "
@@ -88,7 +89,7 @@ def found(
     records = spark.createDataFrame(
         [(r.topic, r.partition, r.offset, None, 0, r.key, r.value, r.headers) for r in came], RECORDS
     )
-    sealed = of(spark, seals() if told is None else told, SEALS.columns)
+    sealed = of(spark, seals() if told is None else told, SEAL_COLUMNS)
     requests = [request(offset, 1, 11 if offset == 8 else 10, topic="t") for offset in range(1, 9)]
     outcomes = outcomes_of(of(spark, requests, REQUESTS.columns), intervals_of(sealed), of(spark, [], REJECTED))
     findings = batch_findings(sent_with(sealed), outcomes, records, totals(sealed), topics)

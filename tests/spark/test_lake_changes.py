@@ -232,12 +232,9 @@ def missed_requests(changes: Changes, found: list[Row]) -> Iterator[object]:
 
 
 def missed_seals(changes: Changes, found: list[Row]) -> Iterator[object]:
-    of_seals = [row for row in found if row["offset"] is None]
-    told = {(row["partition"], row["second"]) for row in of_seals if row["kind"] != "altered-seal"}
-    named = {row["detail"].split(" differs")[0].split()[-1] for row in of_seals if row["kind"] == "altered-seal"}
+    told = {(row["partition"], row["second"]) for row in found if row["offset"] is None}
     for name, row, other in changes.sealed:
-        is_told = any((row["partition"], row["last"] + after) in told for after in (0, 1))
-        if not is_told and f"{other['partition']}:{other['offset']}" not in named:
+        if not any((row["partition"], row["last"] + after) in told for after in (0, 1)):
             yield name, row[name], other[name], row
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 from lake_rows import REJECTED, cancel, copy, digest_of, of, once, part_of, refused, request, seal, told
+from lake_tables import SEAL_COLUMNS
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.testing import assertDataFrameEqual
@@ -13,7 +14,7 @@ from kafka_timers.lake.comparison import named_by
 from kafka_timers.lake.findings import checked, expected, gaps, seal_findings, unpromoted
 from kafka_timers.lake.outcomes import intervals_of, outcomes_of, totals
 from kafka_timers.lake.received import CALLBACKS, callbacks_of, hash_of_record
-from kafka_timers.lake.schema import AUDIT_SECONDS, REQUESTS, SEALS
+from kafka_timers.lake.schema import AUDIT_SECONDS, REQUESTS
 from kafka_timers.lake.tables import constant
 
 FAR = [request(0, 1, 5010, topic="far"), request(1, 1, 5011), request(2, 1, 5012, "x")]
@@ -59,7 +60,7 @@ class History:
         requested = [_in(partition, row) for partition, (rows, _) in enumerate(histories) for row in rows]
         sealed = [_in(partition, row) for partition, (_, rows) in enumerate(histories) for row in rows]
         rejects = [(partition, *row[1:]) for partition in range(len(histories)) for row in REJECTS]
-        seals = of(spark, sealed, SEALS.columns)
+        seals = of(spark, sealed, SEAL_COLUMNS)
         self.intervals, self.sealed = once(intervals_of(seals)), once(totals(seals).where("last > 5008"))
         outcomes = outcomes_of(of(spark, requested, REQUESTS.columns), self.intervals, of(spark, rejects, REJECTED))
         self.outcomes = once(outcomes)

@@ -1,13 +1,14 @@
 """How many timers are ahead, and how fast workers have been."""
 
 from lake_rows import of, part_of, request, seal
+from lake_tables import SEAL_COLUMNS
 from pyspark.sql import Row, SparkSession
 from pyspark.testing import assertDataFrameEqual
 
 from kafka_timers.lake.forecast import counts, rate
 from kafka_timers.lake.outcomes import totals
 from kafka_timers.lake.pending import pending
-from kafka_timers.lake.schema import REQUESTS, SEALS
+from kafka_timers.lake.schema import REQUESTS
 
 
 def test_timers_are_counted_by_second_and_topic_and_those_of_the_lake_apart(spark: SparkSession) -> None:
@@ -18,7 +19,7 @@ def test_timers_are_counted_by_second_and_topic_and_those_of_the_lake_apart(spar
         request(3, 1, 90_000),  # far
         request(4, 1, 9),  # done
     ]
-    waiting = pending(of(spark, requests, REQUESTS.columns), of(spark, [seal(10, 5)], SEALS.columns))
+    waiting = pending(of(spark, requests, REQUESTS.columns), of(spark, [seal(10, 5)], SEAL_COLUMNS))
     wanted = [(900, "t", 2, 0), (900, "u", 1, 0), (90_000, "t", 1, 1)]
     assertDataFrameEqual(
         counts(waiting), spark.createDataFrame(wanted, "second bigint, topic string, timers bigint, far bigint")
@@ -38,7 +39,7 @@ def test_the_rate_is_that_of_the_hottest_seconds_until_their_last_callback_left(
         hot(13, 999, 1),  # too few to tell
         hot(15, 50_000, 1, first=14),  # two seconds that were caught up with
     ]
-    assert rate(totals(of(spark, seals, SEALS.columns))).collect()[0][0] == 4_000
+    assert rate(totals(of(spark, seals, SEAL_COLUMNS))).collect()[0][0] == 4_000
 
 
 def test_of_a_second_that_is_sealed_in_parts_the_rate_is_that_of_all_of_it(spark: SparkSession) -> None:
@@ -47,8 +48,8 @@ def test_of_a_second_that_is_sealed_in_parts_the_rate_is_that_of_all_of_it(spark
         part_of(16.001, 16.401, 5, fired=range(4_000, 4_500), lateness_max_ms=9),
         part_of(16.401, 16.9, 5, fired=range(4_500, 5_000), lateness_max_ms=99),
     ]
-    assert rate(totals(of(spark, seals, SEALS.columns))).collect()[0][0] == 10_000
+    assert rate(totals(of(spark, seals, SEAL_COLUMNS))).collect()[0][0] == 10_000
 
 
 def test_there_is_no_rate_while_no_second_was_hot(spark: SparkSession) -> None:
-    assert rate(totals(of(spark, [seal(10, 5, [1])], SEALS.columns))).collect()[0][0] is None
+    assert rate(totals(of(spark, [seal(10, 5, [1])], SEAL_COLUMNS))).collect()[0][0] is None

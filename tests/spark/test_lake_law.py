@@ -24,8 +24,9 @@ from kafka_timers.lake.conditions import history_of, ignored_in, in_force
 from kafka_timers.lake.few import few_outcomes
 from kafka_timers.lake.outcomes import intervals_of, outcomes_of
 from kafka_timers.lake.pending import pending
-from kafka_timers.lake.records import requests_of, seals_of
+from kafka_timers.lake.records import requests_of
 from kafka_timers.lake.schema import HEADERS
+from kafka_timers.lake.sealed import opened, seals_of
 
 ALL = [*CASES, *CONDITIONS]
 HISTORIES = [history(seed) for seed in range(400)]
@@ -66,7 +67,7 @@ def frames_of(spark: SparkSession, cases: Sequence[Case]) -> Iterator[Frames]:
     number = F.floor(F.col("offset") / APART).cast("int")
     asked = asked.withColumns({"partition": number, "offset": F.col("offset") % APART}).persist()
     sealed = [(None, seal.SerializeToString(), *at) for at, seal in _seals(cases)]
-    seals = seals_of(spark.createDataFrame(sealed, RECORD))
+    seals = opened(seals_of(spark.createDataFrame(sealed, RECORD)))
     named = [(partition, *each) for partition, case in enumerate(cases) for each in case.rejected]
     rejected = of(spark, named, REJECTED)
     intervals = intervals_of(seals).persist()

@@ -1,13 +1,14 @@
 """The fired requests and their seconds follow from requests and the fences of seals."""
 
 from lake_rows import REJECTED, cancel, copy, digest_of, of, once, part_of, refused, request, seal, told
+from lake_tables import SEAL_COLUMNS
 from pyspark.sql import SparkSession
 from pyspark.testing import assertDataFrameEqual
 
 from kafka_timers.lake.outcomes import figures, fires, intervals_of, outcomes_of, totals
 from kafka_timers.lake.pending import pending
 from kafka_timers.lake.replay import synthetic_intervals
-from kafka_timers.lake.schema import REQUESTS, SEALS
+from kafka_timers.lake.schema import REQUESTS
 
 
 def test_a_request_fires_in_the_first_seal_that_reached_its_second_and_passed_its_offset(spark: SparkSession) -> None:
@@ -39,7 +40,7 @@ def test_a_request_fires_in_the_first_seal_that_reached_its_second_and_passed_it
     ]
     outcomes = outcomes_of(
         of(spark, requests, REQUESTS.columns),
-        intervals_of(of(spark, seals, SEALS.columns)),
+        intervals_of(of(spark, seals, SEAL_COLUMNS)),
         of(spark, [(0, 54, "topic-unknown"), (0, 36, "key-missing")], REJECTED),
     )
     wanted = [
@@ -88,7 +89,7 @@ def test_of_a_second_that_is_sealed_in_parts_each_request_fires_in_the_part_of_i
         part_of(11.251, 11.9, 40),
         part_of(11.9, 12.5, 44),
     ]
-    frames = of(spark, requests, REQUESTS.columns), intervals_of(of(spark, seals, SEALS.columns))
+    frames = of(spark, requests, REQUESTS.columns), intervals_of(of(spark, seals, SEAL_COLUMNS))
     outcomes = outcomes_of(*frames, of(spark, [], REJECTED)).persist()
     assert told(fires(outcomes), "offset", "sealed_ms", "sealed_in", "fence", "late") == [
         (30, 11_250, 11, 40, False),
@@ -99,7 +100,7 @@ def test_of_a_second_that_is_sealed_in_parts_each_request_fires_in_the_part_of_i
         (41, 12_500, 12, 44, False),
         (42, 12_500, 12, 44, False),
     ]
-    assert told(pending(frames[0], of(spark, seals, SEALS.columns)), "offset") == [(43,)]
+    assert told(pending(frames[0], of(spark, seals, SEAL_COLUMNS)), "offset") == [(43,)]
     outcomes.unpersist()
 
 
@@ -123,7 +124,7 @@ def test_a_withdrawn_request_does_not_fire_unless_its_scan_began_before_the_canc
     seals = [seal(10, 20), seal(12, 30, first=11)]
     outcomes = outcomes_of(
         of(spark, requests, REQUESTS.columns),
-        intervals_of(of(spark, seals, SEALS.columns)),
+        intervals_of(of(spark, seals, SEAL_COLUMNS)),
         of(spark, [], REJECTED),
     )
     assert told(fires(outcomes), "offset", "sealed_in") == [(2, 10), (5, 12), (6, 10), (8, 10), (21, 12)]
@@ -150,7 +151,7 @@ def test_a_far_request_fires_by_its_first_valid_copy(spark: SparkSession) -> Non
         copy(27, 4511, far[4], 26),  # the cancel was not known
         copy(28, 4511, far[6], 26),
     ]
-    seals = of(spark, [seal(5000, 30, horizon_from=3), seal(5001, 40, horizon_from=3)], SEALS.columns)
+    seals = of(spark, [seal(5000, 30, horizon_from=3), seal(5001, 40, horizon_from=3)], SEAL_COLUMNS)
     frames = (of(spark, requests, REQUESTS.columns), intervals_of(seals), of(spark, [], REJECTED))
     outcomes = outcomes_of(*frames)
     assert told(fires(outcomes), "offset", "sealed_in", "late", "far") == [
@@ -182,7 +183,7 @@ def test_slices_add_up_and_a_repeated_record_counts_once(spark: SparkSession) ->
         seal(11, 20, [5], through=b"3"),  # its second goes on
     ]
     assertDataFrameEqual(
-        totals(of(spark, seals, SEALS.columns)),
+        totals(of(spark, seals, SEAL_COLUMNS)),
         spark.createDataFrame(
             [(0, 11_000, 20, 10_000, 5, 4, 1, digest_of([0, 1, 2, 2**21]), 0, 9, 10_100, 10, 10)],
             "partition int, end_ms bigint, fence bigint, first_ms bigint, due bigint, fired bigint, rejected bigint, "

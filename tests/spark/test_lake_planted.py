@@ -8,23 +8,28 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import NewTopic
+from batches import digest_of_batches
 from brokers import administering, delete_records
+from forged import forged
 from honest_lake import TOPIC_PARTITIONS, Came, callback_of, id_in
 from lake_rows import HORIZON_S, RECORD, of
 from pyspark.sql import Row, SparkSession
 
+from kafka_timers.core.chain import Day
 from kafka_timers.core.routing import hash_of
-from kafka_timers.core.sums import fired_digest_of
+from kafka_timers.core.sums import fired_digest_of, hash_of_record
 from kafka_timers.core.wire import Callback, Copy, Future, Header
 from kafka_timers.dev.broker import EmbeddedKafka
 from kafka_timers.lake import audit as audits
-from kafka_timers.lake.records import requests_of, seals_of
-from kafka_timers.lake.schema import CANCEL, POSITIONS, REJECTED, REQUESTS, SEALS
+from kafka_timers.lake.records import requests_of
+from kafka_timers.lake.schema import CANCEL, POSITIONS, REJECTED, REQUEST, REQUESTS, SEALS
+from kafka_timers.lake.sealed import seals_of
 from kafka_timers.lake.service import Service
 from kafka_timers.lake.tables import append, constant, root_of
 from kafka_timers.settings import LakeSettings
@@ -72,8 +77,8 @@ REFUSED, REJECT = 15, 16
 
 
 @cache
-def asked_in(number: int) -> list[tuple[int, int, Future]]:
-    """Return the requests of partition *number*, with timer ids that belong there."""
+def asked_in(number: int, *, is_true: bool = False) -> list[tuple[int, int, Future]]:
+    """Return the requests of partition *number*, with timer ids that belong there; if *is_true*, before any change."""
     every = []
     for appended_s, due_s, asked in REQUESTED:
         future = Future()
@@ -81,6 +86,9 @@ def asked_in(number: int) -> list[tuple[int, int, Future]]:
         if asked.timerId:
             future.timerId = id_in(number, len(FAULTS), asked.timerId)
         every.append((appended_s, due_s, future))
+    change = CHANGES.get(list(FAULTS)[number])
+    if change and not is_true:
+        change(number, every)
     return every
 
 
@@ -153,6 +161,36 @@ class History:
             setattr(seal, name, value)
         self.seals[at] = seal.SerializeToString()
 
+    def link(self) -> None:
+        """Have each seal name the one before it."""
+        for at in range(1, len(self.seals)):
+            self.seal(at, previous=hashlib.sha256(self.seals[at - 1]).digest())
+
+    def name_sent(self) -> None:
+        """Have each seal name the batches that were sent with it, one for each partition of a topic."""
+        for at, (_, _, fired, _) in enumerate(SEALED):
+            seal = Sealed.FromString(self.seals[at])
+            del seal.sent[:]
+            # The callback of request 10 was there before the time range.
+            left = [each for each in self.came if each.of in fired and each.topic in ("t", "u", "s")]
+            for topic in sorted({each.topic for each in left}):
+                there = sorted((each.partition, each.place) for each in left if each.topic == topic)
+                numbers = sorted({partition for partition, _ in there})
+                parts = [
+                    [
+                        each
+                        for each in sorted(left, key=lambda each: each.place)
+                        if (each.topic, each.partition) == (topic, at)
+                    ]
+                    for at in numbers
+                ]
+                batches = [[(each.key, each.value, each.headers) for each in part] for part in parts]
+                seal.sent.add(
+                    topic=topic, partitions=numbers, records=map(len, batches), sha256=digest_of_batches(batches)
+                )
+            self.seals[at] = seal.SerializeToString()
+        self.link()
+
     def callback(self, of: int, at_ms: int | None = None) -> Came:
         """Return the callback of a request, to be changed; with *at_ms* another one."""
         found = next(each for each in self.came if each.of == of and each.topic in ("t", "u"))
@@ -168,9 +206,9 @@ class History:
         self.came = [each for each in self.came if each.of != of or each.topic not in topics]
 
 
-def came_of(number: int, offset: int, at_ms: int) -> Came:
-    """Return the callback for a request."""
-    _, due_s, future = asked_in(number)[offset]
+def came_of(number: int, offset: int, at_ms: int, *, is_true: bool = False) -> Came:
+    """Return the callback for a request; if *is_true*, before any change."""
+    _, due_s, future = asked_in(number, is_true=is_true)[offset]
     return callback_of(number, offset, due_s, future, at_ms)
 
 
@@ -181,9 +219,12 @@ def answer(number: int, offset: int, outcome: bytes, about: int | None = None, a
     return Came(offset, "r", b"id", b"", list(headers), at_s * 1000)
 
 
-def honest(number: int, rows: list[Row]) -> History:
+def honest(number: int, rows: list[Row], *, is_true: bool = False) -> History:
     fired = [offset for offsets in FIRED.values() for offset in offsets if offset != 10]
-    came = [came_of(number, offset, REQUESTED[offset][1] * 1000 + REQUESTED[offset][2].millis + 20) for offset in fired]
+    came = [
+        came_of(number, offset, REQUESTED[offset][1] * 1000 + REQUESTED[offset][2].millis + 20, is_true=is_true)
+        for offset in fired
+    ]
     came.append(Came(6, "s", b"sk", None, [("timer-request", b"%d:6" % number)], 5_012_020))
     came += [
         answer(number, 4, b"UNKNOWN", at_s=4900),
@@ -273,6 +314,75 @@ def first(of: int) -> Callable[[History], Came]:
 
 
 NONE: Found = []
+
+
+# --- changes that somebody has meant, who may write to all topics and to the lake
+
+Changed = list[tuple[int, int, Future]]
+
+
+def digest_in(number: int, offset: int, asked: tuple[int, int, Future]) -> int:
+    appended_s, due_s, future = asked
+    record = {"offset": offset, "timestamp": appended_s * 1000, "key": b"%d" % due_s, "headers": []}
+    return hash_of_record(number, SimpleNamespace(**record, value=future.SerializeToString()))
+
+
+def puts(of: int, future: Future, *, by: int = 0) -> Callable[[int, Changed], None]:
+    """Return the change of a request to *future*, with a digest that is larger *by* so much than the true one."""
+
+    def change(number: int, every: Changed) -> None:
+        appended_s, due_s, _ = every[of]
+        digest = (digest_in(number, of, every[of]) + by) % 2**64
+        meant = Future()
+        meant.CopyFrom(future)
+        if meant.timerId:
+            meant.timerId = id_in(number, len(FAULTS), meant.timerId)
+        every[of] = appended_s, due_s, forged(meant, b"%d" % due_s, number, of, appended_s * 1000, digest)
+
+    return change
+
+
+def both(*changes: Callable[[int, Changed], None]) -> Callable[[int, Changed], None]:
+    def change(number: int, every: Changed) -> None:
+        for each in changes:
+            each(number, every)
+
+    return change
+
+
+def sealed_anew(history: History) -> None:
+    """Have somebody write all seals anew, by the changed requests and callbacks."""
+    history.seals = sealed(history.number, history.rows)
+    history.name_sent()
+
+
+def removed_whole(history: History) -> None:
+    """Have somebody remove a seal, and write the later ones anew as if it had never been."""
+    del history.seals[4]
+    history.seal(4, first_ms=5_013_000)
+    history.link()
+
+
+# Of each of these faults the change of the requests. Callbacks are changed to match.
+CHANGES: Mapping[str, Callable[[int, Changed], None]] = {
+    "an hour is written anew, with all of its seals": puts(
+        11, Future(callBackTopic="t", callBack=b"forged", callBackKey="k"), by=3
+    ),
+    "two changes cancel each other out in the sums": both(
+        puts(11, Future(callBackTopic="t", callBack=b"forged", callBackKey="k"), by=5),
+        puts(14, Future(callBackTopic="t", callBack=b"forged", timerId="d", replyTopic="r"), by=-5),
+    ),
+    "a cancel that never was": puts(19, Future(timerId="d", cancel=True)),
+    "another topic in a request": puts(1, Future(callBackTopic="u", callBack=b"v")),
+}
+# The seal of second 5012 is as if it had not been landed.
+LEFT_OUT: Found = [
+    ("gap", None, "follows one that ended at 5011"),
+    ("chain", None, "the seal at offset 4 follows one"),
+    ("seal-count", None, ""),
+    ("batches", None, "the records in t of this seal are more than were sent with it"),
+    ("batches", None, "the records in s of this seal are more than were sent with it"),
+]
 FAULTS: Mapping[str, tuple[Fault, Found]] = {
     "nothing": (lambda _: None, NONE),
     "a service that had been slow, by less than is a finding": (sets(first(1), at_ms=5_010_900), NONE),
@@ -328,13 +438,18 @@ FAULTS: Mapping[str, tuple[Fault, Found]] = {
         [("chain", None, "the seal at offset 4 follows one with SHA-256")],
     ),
     "a row of seals says something else than the seal": (
-        lambda history: history.told.update({5012: {"cancelled": 7, "worker": "x"}}),
-        [("altered-seal", None, "differs in cancelled, worker")],
+        lambda history: history.told.update({5012: {"horizon_s": 7}}),
+        LEFT_OUT,
     ),
-    "a row of seals has no value any more": (
-        lambda history: history.told.update({5012: {"value": None}}),
-        [("altered-seal", None, "differs in")],
+    "a row of seals has another fence, as if it were not landed": (
+        lambda history: history.told.update({5012: {"fence": FENCE + 1}}),
+        LEFT_OUT,
     ),
+    "the last row of seals has another second, as if more were sealed": (
+        lambda history: (history.told.update({5200: {"last": 90_000}}), history.drop(14)),
+        [("unsealed", None, "is sealed up to 5100")],
+    ),
+    "a row of seals has another value": (lambda history: history.told.update({5012: {"value": b"v"}}), LEFT_OUT),
     # --- how late
     "the last seal says that it was late": (
         lambda history: history.seal(6, lateness_max_ms=3_540_000),
@@ -523,7 +638,26 @@ FAULTS: Mapping[str, tuple[Fault, Found]] = {
         [("answer", 14, "answered IGNORED in r, and the record that asked took effect")],
     ),
     "an id that was forgotten": (says(5, b"UNKNOWN"), NONE),
+    # --- meant
+    "an hour is written anew, with all of its seals": (sealed_anew, [("published", None, "")]),
+    "two changes cancel each other out in the sums": (
+        lambda _: None,
+        [("batches", None, "the records in t of this seal differ from those that were sent with it, by SHA-256")] * 2,
+    ),
+    "a cancel that never was": (
+        lambda history: history.drop(14),
+        [
+            ("seal-count", None, "the difference is request N:14, which should not be in the seal"),
+            ("batches", None, "are fewer than were sent with it"),
+        ],
+    ),
+    "another topic in a request": (lambda _: None, [("batches", None, "are fewer than were sent with it")]),
+    "a seal is removed, and the others are written anew": (
+        removed_whole,
+        [("published", None, "the 6 seals of 1970-01-01 are not the 7 that were published")],
+    ),
 }
+MEANT = [name for name in FAULTS if list(FAULTS).index(name) > list(FAULTS).index("an id that was forgotten")]
 LATE = ("late", 12, "1 callbacks in u more than 2000 ms late, the latest by 3540000 ms, by the worker's clock")
 NUMBERS = {name: number for number, name in enumerate(FAULTS)}
 
@@ -588,14 +722,31 @@ async def publish(bootstrap: str, came: Iterable[Came]) -> None:
         await asyncio.gather(*acks)
 
 
+def true_seals(number: int, rows: list[Row]) -> list[bytes]:
+    """Return the seals of partition *number* before anything was changed."""
+    true = [
+        Row(**(row.asDict() | {"digest": digest_in(number, at, asked), "kind": CANCEL if asked[2].cancel else REQUEST}))
+        for at, (row, asked) in enumerate(zip(rows, asked_in(number, is_true=True), strict=True))
+    ]
+    history = honest(number, true, is_true=True)
+    history.name_sent()
+    return history.seals
+
+
 @pytest.fixture(scope="module")
 def told(spark: SparkSession, kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory) -> audits.Audit:
     """Plant each fault in a partition of its own, and audit all of them at once."""
     settings = LakeSettings(bootstrap=kafka.bootstrap, lake=str(tmp_path_factory.mktemp("lake")))
     rows = requested(spark, len(FAULTS))
     histories: list[History] = []
-    for number, (plant, _) in enumerate(FAULTS.values()):
+    published = {}
+    for number, (name, (plant, _)) in enumerate(FAULTS.items()):
         history = honest(number, rows[number])
+        if name in MEANT:
+            # The seals as the worker has written them, which somebody has kept.
+            history.seals = true_seals(number, rows[number])
+            hashes = [hashlib.sha256(each).digest() for each in history.seals]
+            published[number, "1970-01-01"] = Day.of(hashes)
         plant(history)
         for each in history.came:
             each.headers = [(key, value and value.replace(b"N:", b"%d:" % number)) for key, value in each.headers]
@@ -606,6 +757,7 @@ def told(spark: SparkSession, kafka: EmbeddedKafka, tmp_path_factory: pytest.Tem
     asyncio.run(publish(kafka.bootstrap, came))
     landed(spark, root_of(settings), histories)
     wanted = {"first": FIRST, "last": LAST, "callbacks": True, "late_ms": 2_000, "rows": True, "shown": 1_000}
+    wanted |= {"batches": True, "chain": published}
     return audits.audit(spark, settings, 10_000, service=Service("cluster", {}), **wanted)
 
 
@@ -632,6 +784,7 @@ def test_an_audit_lists_the_checks_that_it_left_out(told: audits.Audit) -> None:
     assert [each for each in told.unchecked if "retention" in each or "by a broker's clock" in each] == [
         "records that retention may have deleted since the time range began, of u",
         "arrival of callbacks in t, u by a broker's clock: their times are those of the workers",
+        "the batches in u: compaction or retention may have deleted records",
     ]
 
 

@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from kafka_timers.core.sums import ReadSums, Sum
 from kafka_timers.core.wire import Sealed
 from kafka_timers.lake.proof import broken_links, counted_between, digest_of_record, tallied, unread
-from kafka_timers.lake.records import seals_of
 from kafka_timers.lake.schema import REQUESTS
+from kafka_timers.lake.sealed import opened, seals_of
 
 VECTORS = json.loads((Path(__file__).parents[2] / "docs/wire-vectors.json").read_text())["digests"]
 RECORD = (
@@ -92,7 +92,7 @@ def seals(spark: SparkSession, *chains: Sequence[bytes]) -> DataFrame:
     """Return the rows of `seals` that are landed of *chains*, one a partition."""
     rows = [(number, at, value) for number, values in enumerate(chains) for at, value in enumerate(values)]
     records = spark.createDataFrame(rows, "partition int, offset bigint, value binary")
-    return seals_of(records.selectExpr("*", "timestamp_millis(offset) as timestamp"))
+    return opened(seals_of(records.selectExpr("*", "timestamp_millis(offset) as timestamp")))
 
 
 def history(partition: int) -> Chain:

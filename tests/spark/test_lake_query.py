@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 from lake_rows import REJECTED, cancel, copy, of, refused, request, seal
+from lake_tables import SEAL_COLUMNS
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.functions import expr
 
@@ -13,7 +14,7 @@ from kafka_timers.lake.contents import CARRIED, CONTENTS
 from kafka_timers.lake.outcomes import intervals_of, outcomes_of
 from kafka_timers.lake.pending import pending
 from kafka_timers.lake.query import cancelled, cancels_of, chosen, fired, moves_of, rows_of, select, waiting
-from kafka_timers.lake.schema import REQUESTS, SEALS
+from kafka_timers.lake.schema import REQUESTS
 from kafka_timers.operate.documents import row_document
 
 FAR = request(20, 1, 6_000, "far")
@@ -45,7 +46,7 @@ SEALED = [seal(50, 11, [0]), seal(52, 11), seal(60, 11, [5], rejected=1)]
 def outcomes(spark: SparkSession) -> DataFrame:
     rejected = of(spark, [(0, 7, "topic-unknown")], REJECTED)
     return outcomes_of(
-        requests_of(spark), intervals_of(of(spark, SEALED, SEALS.columns)), rejected, also=CARRIED
+        requests_of(spark), intervals_of(of(spark, SEALED, SEAL_COLUMNS)), rejected, also=CARRIED
     ).persist()
 
 
@@ -60,7 +61,7 @@ def at(second: float) -> str:
 
 
 def test_pending_timers_are_listed(spark: SparkSession) -> None:
-    waits = waiting(pending(requests_of(spark), of(spark, SEALED, SEALS.columns), CARRIED))
+    waits = waiting(pending(requests_of(spark), of(spark, SEALED, SEAL_COLUMNS), CARRIED))
     rows = rows_of(waits.orderBy("partition", "offset"))
     assert [(row["partition"], row["offset"], row["far"]) for row in rows] == [
         (0, 4, False),
@@ -111,7 +112,7 @@ def test_a_condition_finds_pending_timers_and_names_those_that_it_cannot_reach(s
     records = [request(0, 1, 50, "a"), request(1, 51, 500, "a"), request(2, 1, 60), request(3, 1, 70, "b")]
     records += [request(4, 1, 80, "b", partition=1)]
     requests = of(spark, records, REQUESTS.columns)
-    waits = waiting(pending(requests, of(spark, [], SEALS.columns), CARRIED))
+    waits = waiting(pending(requests, of(spark, [], SEAL_COLUMNS), CARRIED))
     meant = chosen(waits, requests, "second < 100 and topic = 't'")
     assert {(row.partition, row.offset): row.against for row in meant.collect()} == {
         (0, 0): "a later request of its id came when it was due already",

@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import pyarrow as pa
+from lake_tables import SEAL_COLUMNS
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -13,8 +14,9 @@ from kafka_timers.core.digests import callback_hash_of
 from kafka_timers.core.sums import hash_of_record
 from kafka_timers.core.wire import FORMAT, SECOND_LIMIT, Condition, Copy, Future, Sealed
 from kafka_timers.lake.folders import folders_of
-from kafka_timers.lake.records import rejected_of, requests_of, seals_of
-from kafka_timers.lake.schema import COPY, DELAYS_S, REJECTED, REQUEST, REQUESTS, SEALS, delay_of, due_of
+from kafka_timers.lake.records import rejected_of, requests_of
+from kafka_timers.lake.schema import COPY, DELAYS_S, REJECTED, REQUEST, REQUESTS, delay_of, due_of
+from kafka_timers.lake.sealed import opened, seals_of
 from kafka_timers.v1.sealed_pb2 import Records
 
 NOW = 1_800_000_000  # 2027-01-15 08:00:00
@@ -156,8 +158,8 @@ def test_seals_become_rows_and_other_records_are_skipped(spark: SparkSession) ->
     part.MergeFrom(Sealed(read_from=2, previous=b"x" * 32, near=Records(count=4, digest=2**63), cancels=Records()))
     values = [whole.SerializeToString(), b"{}", None, b"", part.SerializeToString()]
     records = [(None, value, 1, offset, at(NOW * 1000)) for offset, value in enumerate(values)]
-    rows = seals_of(spark.createDataFrame(records, RECORD))
-    assert rows.columns == SEALS.columns.names
+    rows = opened(seals_of(spark.createDataFrame(records, RECORD)))
+    assert rows.columns == SEAL_COLUMNS.names
     first, second = (row.asDict() for row in rows.orderBy("offset").collect())
     nothing = dict.fromkeys(("through", "read_from", "near", "far", "cancels", "previous"))
     nothing |= dict.fromkeys(("near_digest", "far_digest", "cancels_digest"))

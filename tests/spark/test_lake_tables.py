@@ -51,28 +51,30 @@ def test_a_table_is_made_as_it_is_told_and_stays(spark: SparkSession, root: str,
     for _ in range(2):
         create(spark, root, table)
         made = read(spark, root, table)
-        assert made.schema == table.columns
-        assert [field.metadata for field in made.schema] == [field.metadata for field in table.columns]
+        assert made.select(*table.columns.names).schema == table.columns
+        found, wanted = (
+            [(each.name, each.dataType, each.metadata) for each in columns]
+            for columns in (made.schema, [*table.columns, *table.told])
+        )
+        assert found == wanted
         [detail] = spark.sql(f"DESCRIBE DETAIL delta.`{path_of(root, table).replace('`', '``')}`").collect()
         assert tuple(detail.partitionColumns) == table.partitioned_by
 
 
 def test_a_table_of_an_earlier_version_gets_the_columns_that_it_lacks(spark: SparkSession, root: str) -> None:
     """Before it is written to it is read as if it had them."""
-    added = {"previous", "through"}
-    old = Table("seals", StructType([column for column in SEALS.columns if column.name not in added]), ("day",))
-    row = {"worker": "w", "day": "2030-01-31", "through": b"t", "previous": b"p", "value": b"v"}
-    append(constant(spark, [[row.get(name, 1) for name in old.columns.names]], old.columns), root, old)
-    assert set(read(spark, root, SEALS).columns) == set(SEALS.columns.names)
-    append(constant(spark, [[row.get(name, 2) for name in SEALS.columns.names]], SEALS.columns), root, SEALS)
-    rows = read(spark, root, SEALS).select("last", "through", "previous").orderBy("last").collect()
-    assert [tuple(row) for row in rows] == [(1, None, None), (2, b"t", b"p")]
-    comments = {column.name: column.metadata.get("comment") for column in read(spark, root, SEALS).schema}
-    assert comments == {column.name: column.metadata["comment"] for column in SEALS.columns}
+    old = Table("positions", StructType([column for column in POSITIONS.columns if column.name != "topic_id"]))
+    append(constant(spark, [["t", 0, 5, 100]], old.columns), root, old)
+    assert set(read(spark, root, POSITIONS).columns) == set(POSITIONS.columns.names)
+    append(constant(spark, [["t", 0, 6, 101, "a"]], POSITIONS.columns), root, POSITIONS)
+    rows = read(spark, root, POSITIONS).select("position", "topic_id").orderBy("position").collect()
+    assert [tuple(row) for row in rows] == [(5, None), (6, "a")]
+    comments = {column.name: column.metadata.get("comment") for column in read(spark, root, POSITIONS).schema}
+    assert comments == {column.name: column.metadata["comment"] for column in POSITIONS.columns}
     # A job of the earlier version still lands beside this one.
-    writer = constant(spark, [[row.get(name, 3) for name in old.columns.names]], old.columns).write.format("delta")
+    writer = constant(spark, [["t", 0, 7, 102]], old.columns).write.format("delta")
     writer.mode("append").save(path_of(root, old))
-    assert read(spark, root, SEALS).where("through is null").count() == 2
+    assert read(spark, root, POSITIONS).where("topic_id is null").count() == 2
 
 
 def test_rows_appended_again_under_their_version_are_there_once(spark: SparkSession, root: str) -> None:

@@ -8,6 +8,7 @@ The lake: jobs on Spark and Delta tables, for everything that need not be accura
     arrow       rows of Python as batches of Arrow (pure)
     folders     folders of the rows of requests (pure)
     records     records of Kafka → rows
+    sealed      seals as rows, and their bytes as columns
     land        timer-request, timer-sealed and timer-rejected → tables, exactly once
     maintain    compaction and retention
     versions    requests that were withdrawn, and copies that workers have taken (pure)
@@ -27,7 +28,7 @@ The lake: jobs on Spark and Delta tables, for everything that need not be accura
     forget      removes the payloads of one person from the lake
     time_range  rows of the tables that belong to a time range
     proof       checks of the requests that seals have counted, and of links between seals (pure)
-    altered     rows that differ from their records (pure)
+    altered     rows of requests that differ from their records (pure)
     coverage    seconds and partitions that an audit can judge
     service     identity of the cluster, and the ends of its topics
     findings    faults of the seals of a time range (pure)

@@ -1,5 +1,5 @@
 """
-Find rows of the lake that differ from the records that they were made of.
+Find rows of `requests` that differ from the records that they were made of.
 
 A row keeps the bytes of its record, and its other columns follow from these. A changed column shows when the bytes are
 judged again. Changed bytes show by the digest of the record, which is part of the sums in the seals.
@@ -12,28 +12,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from kafka_timers.lake.proof import digest_of_record, is_altered
-from kafka_timers.lake.records import altered_seals, requests_of
+from kafka_timers.lake.records import requests_of
 from kafka_timers.lake.schema import COPY, REQUESTS
 
-__all__ = ["altered_records", "altered_rows", "altered_seal_rows"]
+__all__ = ["altered_records", "altered_rows"]
 
 _REQUEST = ("partition", "offset")
-
-
-def altered_seal_rows(seals: DataFrame) -> DataFrame:
-    """
-    Return a finding for each row of *seals* with a column that contradicts the bytes of its record.
-
-    Returns:
-        kind string (altered-seal), partition int, offset bigint (null), second bigint, detail string.
-    """
-    return altered_seals(seals).select(
-        F.lit("altered-seal").alias("kind"),
-        "partition",
-        F.lit(None).cast("bigint").alias("offset"),
-        F.col("last").alias("second"),
-        F.format_string("the row of timer-sealed %d:%d differs in %s", "partition", "offset", "names").alias("detail"),
-    )
 
 
 def altered_records(requests: DataFrame) -> DataFrame:

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 import kafka_timers
 from kafka_timers.core.chain import Day
 from kafka_timers.core.wire import Topics
-from kafka_timers.lake.altered import altered_records, altered_rows, altered_seal_rows
+from kafka_timers.lake.altered import altered_records, altered_rows
 from kafka_timers.lake.comparison import Comparison
 from kafka_timers.lake.coverage import Coverage, coverage_of
 from kafka_timers.lake.findings import (
@@ -249,7 +249,7 @@ def _judge(
 
 def _proof_of(spark: SparkSession, root: str, within: TimeRange, partitions: int | None) -> Iterator[DataFrame]:
     """
-    Yield findings about the requests that seals have counted, the links between seals, and changed rows of both.
+    Yield findings about the requests that seals have counted, the links between seals, and changed rows of requests.
 
     If *partitions* is given, each request is judged again, as one of a topic with that many partitions.
     """
@@ -260,10 +260,6 @@ def _proof_of(spark: SparkSession, root: str, within: TimeRange, partitions: int
     tally = tallied(counted, requests, appended, within.keep)
     yield unread(counted, tally, requests, within.keep)
     yield broken_links(within.seals).where(F.col("second") >= within.first)
-    # Selected by either column, because one of them may have been changed.
-    yield altered_seal_rows(
-        within.seals.where((F.col("last") >= within.first) | (F.col("end_ms") > within.first * 1000))
-    )
     if tally.may_be_altered:
         yield altered_records(records_in(requests, appended))
     if partitions is not None:

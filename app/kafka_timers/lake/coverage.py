@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from kafka_timers.core.wire import Topics
 from kafka_timers.errors import LakeError
 from kafka_timers.lake.schema import FINDING, SEALS
+from kafka_timers.lake.sealed import sound
 from kafka_timers.lake.service import Service
 from kafka_timers.lake.tables import constant, read, read_positions, root_of
 from kafka_timers.settings import LakeSettings
@@ -112,7 +113,7 @@ def coverage_of(
     is_judged = is_landed & F.col("last").between(first, last)
 
     def ends(since: int) -> dict[int, Row]:
-        rows = complete.where(F.col("last") >= since).groupBy("partition")
+        rows = sound(complete.where(F.col("last") >= since)).groupBy("partition")
         found = rows.agg(
             F.max(F.when(is_landed, F.col("last"))).alias("done"),
             F.max("last").alias("newest"),

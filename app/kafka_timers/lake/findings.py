@@ -43,8 +43,6 @@ ADVICE = {
     "timer-sealed or to the lake. Whoever wrote seals anew may have changed requests and callbacks to match: trust "
     "nothing that the audit finds right about this day.",
     "altered": "A row of the table requests is not as it was landed. Find out which other program writes to the lake.",
-    "altered-seal": "A row of the table seals is not as it was landed. Find out which other program writes to the "
-    "lake.",
     "gap": "Some seconds are in no seal, or in two. Check whether timer-sealed has lost records. With at-least-once, "
     "a paused owner may cause this.",
     "not-promoted": "The lake has not promoted the request in time. Run `kafka-timers lake promote`: the timer then "

@@ -48,8 +48,9 @@ from kafka_timers.lake.fence import Fence
 from kafka_timers.lake.live import refuse_made_anew
 from kafka_timers.lake.metrics import LakeMetrics
 from kafka_timers.lake.progress import Batch, batch_of
-from kafka_timers.lake.records import rejected_of, requests_of, seals_of
+from kafka_timers.lake.records import rejected_of, requests_of
 from kafka_timers.lake.schema import POSITIONS, REJECTED, REQUESTS, SEALS, Table
+from kafka_timers.lake.sealed import seals_of
 from kafka_timers.lake.service import topic_ids
 from kafka_timers.lake.session import kafka_options
 from kafka_timers.settings import LakeSettings

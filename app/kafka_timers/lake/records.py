@@ -7,7 +7,6 @@ test_batches_are_judged_as_their_records_are.
 """
 
 import json
-import logging
 from base64 import b64decode
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
@@ -19,17 +18,14 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import StructType
 
 from kafka_timers.core.callbacks import Shown
 from kafka_timers.core.digests import callback_hash_of, plain_hashes, signed, tombstone_hash
 from kafka_timers.core.refused import Reason
 from kafka_timers.core.routing import hash_of
-from kafka_timers.core.sums import ReadSums, hash_of_record
+from kafka_timers.core.sums import hash_of_record
 from kafka_timers.core.verdicts import Cancel, SendOn, dues_of, expected_in, judged, screened
-from kafka_timers.core.wire import Condition, Future, Sealed, is_complete, last_second_of, sealed_from
-from kafka_timers.errors import WireError
-from kafka_timers.lake.arrow import record_batch
+from kafka_timers.core.wire import Condition, Future
 from kafka_timers.lake.folders import folders_of
 from kafka_timers.lake.proof import digest_without_headers
 from kafka_timers.lake.schema import (
@@ -40,18 +36,10 @@ from kafka_timers.lake.schema import (
     REFUSED,
     REQUEST,
     REQUESTS,
-    SEALS,
     due_of,
 )
 
-__all__ = ["altered_seals", "rejected_of", "requests_of", "seals_of"]
-
-log = logging.getLogger(__name__)
-
-# Columns of `altered_seals`.
-_ALTERED = "partition int, offset bigint, last bigint, names string"
-# In addition to the columns of `seals`: the folder that a row belongs in.
-_DAY_OF_LAST = "day_of_last"
+__all__ = ["rejected_of", "requests_of"]
 
 
 def requests_of(records: DataFrame, partitions: int) -> DataFrame:
@@ -72,37 +60,6 @@ def requests_of(records: DataFrame, partitions: int) -> DataFrame:
     plain, packed = F.col("headers").isNull(), F.to_json("headers")
     rows = told.withColumns({"digest": F.when(plain, digest_without_headers()), "headers": F.when(~plain, packed)})
     return rows.mapInArrow(partial(_judged_batches, partitions=partitions), REQUESTS.columns)
-
-
-def seals_of(records: DataFrame) -> DataFrame:
-    """
-    Return the rows of `seals` for records of timer-sealed. Other records are skipped and logged, as workers do.
-
-    Args:
-        records: records from Spark's Kafka source: value binary, partition int, offset bigint and timestamp.
-
-    Returns:
-        the columns of `seals`.
-    """
-    told = records.select("offset", "partition", _appended_ms(), "value")
-    # The day follows from the others, and is computed in Spark.
-    rows = told.mapInArrow(_sealed_batches, StructType(_SEAL_COLUMNS))
-    return rows.withColumn("day", _day_of(F.col("last")))
-
-
-def altered_seals(seals: DataFrame) -> DataFrame:
-    """
-    Return the rows of `seals` that contradict their value.
-
-    Args:
-        seals: rows of `seals`.
-
-    Returns:
-        partition int, offset bigint, last bigint, and names string: the wrong columns, comma separated.
-    """
-    # A day of seals may be one file, so one core would parse them all.
-    judged = seals.repartition("offset")
-    return judged.withColumn(_DAY_OF_LAST, _day_of(F.col("last"))).mapInArrow(_altered_batches, _ALTERED)
 
 
 def rejected_of(records: DataFrame, requests: str) -> DataFrame:
@@ -308,57 +265,3 @@ def _condition_of(future: Future, number: int) -> dict[str, Any]:
         return {"condition": FORWARDED} if future.HasField("forwarded") and not future.cancel else {}
     expected = expected_in(future, number) if future.ifRequest else None
     return {"condition": Condition.Name(future.condition), "expected": expected}
-
-
-# --- timer-sealed ----------------------------------------------------------------------------------------------------
-
-
-_SEAL_COLUMNS = [column for column in SEALS.columns if column.name not in SEALS.partitioned_by]
-_FIELDS = {field.name for field in Sealed.DESCRIPTOR.fields}
-# Columns of `seals` that are fields of the message, as they are unless `_sealed` says otherwise.
-_COPIED = [name for name in SEALS.columns.names if name in _FIELDS - {"near", "far", "cancels"}]
-_copied_of = attrgetter(*_COPIED)
-
-
-def _sealed_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    names = [column.name for column in _SEAL_COLUMNS]
-    kinds = [to_arrow_type(column.dataType) for column in _SEAL_COLUMNS]
-    for batch in batches:
-        rows = [row for record in batch.to_pylist() if (row := _sealed(**record))]
-        columns = [pa.array([row[name] for row in rows], kind) for name, kind in zip(names, kinds, strict=True)]
-        yield pa.RecordBatch.from_arrays(columns, names)
-
-
-def _altered_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    names = [column.name for column in _SEAL_COLUMNS]
-    for batch in batches:
-        altered: list[tuple[int, int, int, str]] = []
-        for row in batch.to_pylist():
-            told = _sealed(row["partition"], row["offset"], row["appended_ms"], row["value"]) or {}
-            is_same = len(told) == len(names) and told.items() <= row.items()
-            other = [] if is_same else [name for name in names if told.get(name) != row[name]]
-            if row["day"] != row[_DAY_OF_LAST]:
-                other.append("day")
-            if other:
-                altered.append((row["partition"], row["offset"], row["last"], ", ".join(other)))
-        yield record_batch(altered, _ALTERED)
-
-
-def _sealed(partition: int, offset: int, appended_ms: int, value: bytes | None) -> dict[str, Any] | None:
-    try:
-        # An empty value would parse, as a seal of second 0.
-        seal = sealed_from(value or b"\0", partition=partition, offset=offset)
-    except WireError as error:
-        log.warning("skipped: %s", error)
-        return None
-    row = dict(zip(_COPIED, _copied_of(seal), strict=True))
-    row["digest"] = signed(seal.fired_digest)
-    row["previous"], row["value"] = seal.previous or None, value
-    read = ReadSums.of(seal)
-    row["read_from"] = read and read.since
-    for name in ("near", "far", "cancels"):
-        records, digest = getattr(read, name) if read else (None, None)
-        row[name], row[f"{name}_digest"] = records, digest if digest is None else signed(digest)
-    row["through"] = None if is_complete(seal) else seal.through
-    row["first"], row["last"] = seal.first_ms // 1000, last_second_of(seal)
-    return row | {"partition": partition, "offset": offset, "appended_ms": appended_ms}

@@ -5,6 +5,7 @@ All are Delta tables below one root. Every row of `requests`, `seals` and `rejec
 (partition, offset). It is appended once, and only `lake forget` changes it.
 
 When a table made by an earlier version is next written to, it gets the missing columns. These are null in its old rows.
+A seal's row keeps its bytes and few columns; `tables.read` reads the others from the bytes.
 The offsets that a seal names as ignored are left out, because they follow from the other columns.
 
     root/requests       each record of timer-request            partitioned by delay, due
@@ -91,6 +92,9 @@ def _columns(*columns: tuple[str, type | DataType, bool, str]) -> StructType:
     )
 
 
+_NOTHING = StructType()
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """
@@ -102,6 +106,7 @@ class Table:
         partitioned_by: columns whose values are folders.
         skipped_by: columns whose bounds Delta keeps for each file, so that it can skip files; empty for all columns.
         of_small_rows: whether a commit adds some rows only. After 50 commits Delta merges their files.
+        told: further columns, which are not stored, but read from the bytes of a row by `sealed`.
     """
 
     name: str
@@ -109,6 +114,7 @@ class Table:
     partitioned_by: tuple[str, ...] = ()
     skipped_by: tuple[str, ...] = ()
     of_small_rows: bool = False
+    told: StructType = _NOTHING
 
 
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
@@ -183,12 +189,24 @@ REQUESTS = Table(
 
 SEALS = Table(
     "seals",
+    # By which jobs skip rows, or which they read of all seals of a partition.
     _columns(
         ("partition", IntegerType, False, "of timer-request"),
         ("offset", LongType, False, "on timer-sealed"),
         ("appended_ms", LongType, False, "UNIX milliseconds of the append"),
-        ("first", LongType, False, "first UNIX second covered"),
         ("last", LongType, False, "last UNIX second covered"),
+        ("fence", LongType, False, "offset on timer-request below which everything had been read"),
+        ("through", BinaryType, True, "row key of the last one fired of a slice; null when the second is complete"),
+        ("partitions", IntegerType, False, "of timer-request, as the worker saw them"),
+        ("horizon_s", LongType, False, "the worker's horizon in seconds; 0 without one"),
+        ("horizon_from", LongType, False, "offset from which on requests were judged by that horizon"),
+        ("end_ms", LongType, False, "UNIX millisecond before which all is covered"),
+        ("value", BinaryType, False, "the record's value as it came"),
+        ("day", StringType, False, "day of last, as 2030-01-31"),
+    ),
+    ("day",),
+    told=_columns(
+        ("first", LongType, False, "first UNIX second covered"),
         ("due", LongType, False, "fired + rejected"),
         ("fired", LongType, False, "callbacks"),
         ("rejected", LongType, False, "requests that went to timer-rejected"),
@@ -200,16 +218,10 @@ SEALS = Table(
         ("lateness_p99_ms", IntegerType, False, "of the callbacks"),
         ("lateness_max_ms", IntegerType, False, "of the callbacks"),
         ("digest", LongType, False, "sum of XXH64 of the fired, modulo 2^64 as a signed number"),
-        ("fence", LongType, False, "offset on timer-request below which everything had been read"),
-        ("through", BinaryType, True, "row key of the last one fired of a slice; null when the second is complete"),
         ("restore_from", LongType, False, "offset on timer-request below which nothing waits"),
         ("worker", StringType, False, "address at which the worker answers"),
-        ("partitions", IntegerType, False, "of timer-request, as the worker saw them"),
-        ("horizon_s", LongType, False, "the worker's horizon in seconds; 0 without one"),
-        ("horizon_from", LongType, False, "offset from which on requests were judged by that horizon"),
         ("format", IntegerType, False, "form of the message"),
         ("first_ms", LongType, False, "first UNIX millisecond covered"),
-        ("end_ms", LongType, False, "UNIX millisecond before which all is covered"),
         (
             "read_from",
             LongType,
@@ -223,10 +235,7 @@ SEALS = Table(
         ("cancels", LongType, True, "cancels"),
         ("cancels_digest", LongType, True, "of these"),
         ("previous", BinaryType, True, "SHA-256 of the value of the seal before, or null"),
-        ("value", BinaryType, True, "the record's value as it came"),
-        ("day", StringType, False, "day of last, as 2030-01-31"),
     ),
-    ("day",),
 )
 
 REJECTED = Table(

@@ -20,6 +20,7 @@ from pyspark.sql.types import StructField, StructType
 
 from kafka_timers.errors import LakeError
 from kafka_timers.lake.schema import POSITIONS, REJECTED, Table
+from kafka_timers.lake.sealed import opened
 from kafka_timers.settings import LakeSettings
 
 __all__ = [
@@ -122,12 +123,17 @@ def exists(spark: SparkSession, root: str, table: Table) -> bool:
 
 
 def read(spark: SparkSession, root: str, table: Table) -> DataFrame:
-    """Return *table* as it is now, with all its columns; an empty frame if it does not exist yet."""
+    """
+    Return *table* as it is now, with all its columns; an empty frame if it does not exist yet.
+
+    Columns that are not stored are only computed if they are used, and rows are not skipped by them.
+    """
     loaded = _loaded(spark, root, table)
     if loaded is None:
-        return constant(spark, [], table.columns)
+        loaded = constant(spark, [], table.columns)
     lacking = {column.name: F.lit(None).cast(column.dataType) for column in _lacking(loaded, table)}
-    return loaded.withColumns(lacking) if lacking else loaded
+    loaded = loaded.withColumns(lacking) if lacking else loaded
+    return opened(loaded) if table.told else loaded
 
 
 def append(

@@ -13,6 +13,7 @@ from kafka_timers.errors import LakeError
 from kafka_timers.lake.conditions import days_about, has_conditions, history_of, ignored_in, in_force
 from kafka_timers.lake.outcomes import intervals_of, outcomes_of, totals
 from kafka_timers.lake.schema import CANCEL, COPY, REFUSED, REQUESTS, SEALS
+from kafka_timers.lake.sealed import sound
 from kafka_timers.lake.tables import constant, read, read_positions, read_rejected, root_of
 from kafka_timers.settings import LakeSettings
 
@@ -132,6 +133,8 @@ def _read(
     starts = [(partition, *before.get(partition, (0, 0))) for partition in landed]
     start = constant(spark, starts, "partition int, start_ms bigint, since bigint")
     seals = seals.join(F.broadcast(start), "partition").where(F.col("end_ms") >= F.col("start_ms"))
+    # The seals beside one that is left out show it.
+    seals = keep(sound(seals))
     # The last second in which all partitions are done.
     from_second = min(start_ms for _, start_ms, _ in starts) // 1000 - 1
     from_offset = min(passed for _, _, passed in starts)
