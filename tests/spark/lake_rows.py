@@ -61,6 +61,27 @@ def _record(partition: int, offset: int, appended_s: float, kind: str, **more: o
     return Row(**(dict.fromkeys(REQUESTS.columns.names) | known | more))
 
 
+# Of digests in partition 0 the offsets that they are of.
+_DIGESTED: dict[int, list[int]] = {}
+
+
+def digest_of(fired: Iterable[int], partition: int = 0) -> int:
+    """Return the digest of fired requests, as a row has it."""
+    offsets = list(fired)
+    digest = signed(fired_digest_of(partition, offsets))
+    if not partition:
+        _DIGESTED[digest] = offsets
+    return digest
+
+
+def moved(row: Row, partition: int) -> Row:
+    """Return a *row* of partition 0 as one of another *partition*."""
+    known = row.asDict() | {"partition": partition}
+    if "fired" in known:
+        known["digest"] = digest_of(_DIGESTED[row["digest"]], partition)
+    return Row(**known)
+
+
 def seal(
     last: int,
     fence: int,
@@ -87,7 +108,7 @@ def seal(
         "due": len(fired) + rejected,
         "fired": len(fired),
         "rejected": rejected,
-        "digest": signed(fired_digest_of(partition, fired)),
+        "digest": digest_of(fired, partition),
         "fence": fence,
         "through": through,
         "horizon_s": horizon_s,

@@ -1,7 +1,7 @@
 """The audit finds all faults, and only faults."""
 
 import pytest
-from lake_rows import REJECTED, cancel, copy, digest_of, of, once, part_of, refused, request, seal, told
+from lake_rows import REJECTED, cancel, copy, digest_of, moved, of, once, part_of, refused, request, seal, told
 from lake_tables import SEAL_COLUMNS
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
@@ -57,8 +57,8 @@ class History:
     """The input of an audit: histories side by side, each in a partition of its own, so that Spark is asked once."""
 
     def __init__(self, spark: SparkSession, *histories: tuple[list[Row], list[Row]]) -> None:
-        requested = [_in(partition, row) for partition, (rows, _) in enumerate(histories) for row in rows]
-        sealed = [_in(partition, row) for partition, (_, rows) in enumerate(histories) for row in rows]
+        requested = [moved(row, partition) for partition, (rows, _) in enumerate(histories) for row in rows]
+        sealed = [moved(row, partition) for partition, (_, rows) in enumerate(histories) for row in rows]
         rejects = [(partition, *row[1:]) for partition in range(len(histories)) for row in REJECTS]
         seals = of(spark, sealed, SEAL_COLUMNS)
         self.intervals, self.sealed = once(intervals_of(seals)), once(totals(seals).where("last > 5008"))
@@ -73,10 +73,6 @@ class History:
     def findings(self) -> list[tuple]:
         frame = seal_findings(once(self.checked()), self.outcomes).unionByName(gaps(self.sealed))
         return told(frame.unionByName(unpromoted(self.outcomes)), "partition", "kind", "offset", "second", "detail")
-
-
-def _in(partition: int, row: Row) -> Row:
-    return Row(**(row.asDict() | {"partition": partition}))
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +112,12 @@ def _with(at: int, **wrong: object) -> list[Row]:
 WRONG = [
     (_with(3, due=2, fired=2), "seal-count", 5011, "sealed due 2, fired 2, rejected 0"),
     (_with(3, rejected=1, due=2), "seal-count", 5011, "expected due 1, fired 1, rejected 0"),
-    (_with(3, digest=digest_of([21])), "seal-digest", 5011, f"digest {22**3:016x}; expected due 1"),
+    (
+        _with(3, digest=digest_of([21])),
+        "seal-digest",
+        5011,
+        f"digest {digest_of([21], 2) % 2**64:016x}; expected due 1",
+    ),
     (_with(4, due=1, fired=1, digest=digest_of([25])), "seal-count", 5012, "request 2:1, which is not in the seal"),
     (
         _with(2, due=5, fired=3, digest=digest_of([10, 19, 11])),
@@ -125,7 +126,7 @@ WRONG = [
         "request 2:11, which should not be in the seal",
     ),
     ([*SEALED, _wrong(3, due=2, fired=2)], "seal-count", 5011, "sealed due 3, fired 3"),
-    (_with(3, first=5010), "gap", 5011, "the seal of 5010 to 5011 follows one that ended at 5010"),
+    (_with(3, first_ms=5_010_000), "gap", 5011, "the seal of 5010 to 5011 follows one that ended at 5010"),
     ([*SEALED[:6], seal(5014, 32)], "gap", 5014, "the seal of 5014 to 5014 follows one that ended at 5012"),
     # A second that is sealed in parts.
     (

@@ -64,7 +64,7 @@ def test_a_request_fires_in_the_first_seal_that_reached_its_second_and_passed_it
     assertDataFrameEqual(
         figures(fired, "partition"),
         spark.createDataFrame(
-            [(0, 7, 5, 2, digest_of([35, 39, 40, 41, 55]), 2), (1, 2, 1, 1, digest_of([35]), 0)],
+            [(0, 7, 5, 2, digest_of([35, 39, 40, 41, 55]), 2), (1, 2, 1, 1, digest_of([35], 1), 0)],
             "partition int, due bigint, fired bigint, rejected bigint, digest bigint, late bigint",
         ),
     )
