@@ -82,7 +82,7 @@ def test_fired_requests_are_deleted_after_their_days_and_the_others_stay(
     append(reduce(DataFrame.unionByName, each), root, REQUESTS)
     lasts = [(offset, last) for offset, last in enumerate((NOW - 41 * DAY_S, NOW - 40 * DAY_S, NOW))]
     seals = spark.createDataFrame(lasts, "offset long, last long").selectExpr(
-        "*", "0 AS partition", "1 AS partitions", "600 AS horizon_s"
+        "*", "(last + 1) * 1000 AS end_ms", "0 AS partition", "1 AS partitions", "600 AS horizon_s"
     )
     append(completed(seals, SEALS, day=due_of(F.col("last"), F.lit("day"))), root, SEALS)
     closed = spark.range(1).selectExpr(
