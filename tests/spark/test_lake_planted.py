@@ -24,7 +24,7 @@ from pyspark.sql import Row, SparkSession
 from kafka_timers.core.chain import Day
 from kafka_timers.core.routing import hash_of
 from kafka_timers.core.sums import fired_digest_of, hash_of_record
-from kafka_timers.core.wire import Callback, Copy, Future, Header
+from kafka_timers.core.wire import Callback, Copy, Future, Header, last_second_of
 from kafka_timers.dev.broker import EmbeddedKafka
 from kafka_timers.lake import audit as audits
 from kafka_timers.lake.records import requests_of
@@ -686,7 +686,7 @@ def landed(spark: SparkSession, root: str, histories: Iterable[History]) -> None
     histories = list(histories)
     append(of(spark, [row for each in histories for row in each.rows], REQUESTS.columns), root, REQUESTS)
     values = [
-        (value, each.number, at, datetime.fromtimestamp(sealed_s(Sealed.FromString(value).last), UTC))
+        (value, each.number, at, datetime.fromtimestamp(sealed_s(last_second_of(Sealed.FromString(value))), UTC))
         for each in histories
         for at, value in enumerate(each.seals)
     ]
