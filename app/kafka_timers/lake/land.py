@@ -168,7 +168,7 @@ def _land(
                 return True
             # Whoever takes over may also have written to table and checkpoint first.
             if not fence.is_held():
-                log.info("%s", tables.words_of(error))
+                log.debug("%s", tables.words_of(error))
                 return True
             if _DONE_BY_ANOTHER in str(error):
                 return False
