@@ -120,7 +120,7 @@ class Started:
             pass
 
         settings = WorkerSettings(data_dir=str(folder), session_timeout_s=2)
-        self.app: Any = make_app(settings, 1, "http://w", ignore, ignore)
+        self.app: Any = make_app(settings, 1, "http://w", ignore, ignore, lambda _: None)
         self.thread = cast(Any, self.app.consumer)._thread
         self.consumer = self.thread._create_consumer(loop=asyncio.get_running_loop())
 
