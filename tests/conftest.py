@@ -55,12 +55,12 @@ def part_of(path: str) -> str:
     """
     Return the part of the tests that one process runs as a whole, of the file *path*.
 
-    All that needs the Spark session is one part: a session takes long to start, and is quicker the longer it runs. Of
-    all others each file is a part, because the tests of a file may share a broker.
+    All in a folder that needs the Spark session is one part: a session takes long to start, and is quicker the longer
+    it runs. Of all others each file is a part, because the tests of a file may share a broker.
     """
     folder, name = path.split("/")[-2:]
     is_of_the_lake = name.startswith("test_lake") and folder != "unit" and name != "test_lake_starts.py"
-    return SPARK if folder == "spark" or is_of_the_lake else path
+    return f"{SPARK} {folder}" if folder == "spark" or is_of_the_lake else path
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -84,8 +84,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     def place(item: pytest.Item) -> tuple[int, str]:
         path = item.nodeid.split("::")[0]
         part, folder = part_of(path), path.split("/")[-2]
-        if part == SPARK:
-            return -2, ""
+        if part.startswith(SPARK):
+            return -2, part
         if path.split("/")[-1] in _LONGEST:
             return -1, f"{_LONGEST.index(path.split('/')[-1])}"
         return _FOLDERS.index(folder) if folder in _FOLDERS else len(_FOLDERS), ""

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import xml.etree.ElementTree as ElementTree
+from hashlib import sha256
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,15 @@ def sealed(first: int, last: int, fence: int, fired: list[int], **wrong: object)
     return with_value(Row(**(known | wrong)))
 
 
+def chained(seals: list[Row]) -> list[Row]:
+    """Return *seals*, each with the hash of the one before it."""
+    made: list[Row] = []
+    for seal in seals:
+        previous = sha256(made[-1]["value"]).digest() if made else None
+        made.append(with_value(Row(**(seal.asDict() | {"previous": previous}))))
+    return made
+
+
 def lake(spark: SparkSession, folder: Path, seals: list[Row]) -> LakeSettings:
     settings = LakeSettings(lake=str(folder))
     root = root_of(settings)
@@ -82,7 +92,7 @@ def lake(spark: SparkSession, folder: Path, seals: list[Row]) -> LakeSettings:
         asked(7, 103, 500),
     ]
     append(spark.createDataFrame(requests, REQUESTS.columns), root, REQUESTS)
-    append(spark.createDataFrame(seals, SEAL_COLUMNS), root, SEALS)
+    append(spark.createDataFrame(chained(seals), SEAL_COLUMNS), root, SEALS)
     at = spark.createDataFrame([("timer-request", 0, 8, 1, None)], POSITIONS.columns)
     append(at, root, POSITIONS)
     return settings
@@ -142,7 +152,7 @@ def test_ignored_requests_do_not_fire(spark: SparkSession, tmp_path: Path) -> No
         asked(9, 102, 105),
     ]
     seals = [sealed(1, 99, 1, [0]), sealed(100, 101, 5, [1]), sealed(102, 102, 6, []), sealed(103, 105, 10, [7, 9])]
-    for made, columns, table in ((rows, REQUESTS.columns, REQUESTS), (seals, SEAL_COLUMNS, SEALS)):
+    for made, columns, table in ((rows, REQUESTS.columns, REQUESTS), (chained(seals), SEAL_COLUMNS, SEALS)):
         append(spark.createDataFrame(made, columns), root, table)
     append(spark.createDataFrame([("timer-request", 0, 10, 1, None)], POSITIONS.columns), root, POSITIONS)
     told = audit(spark, settings, 1_007, first=100, last=105)

@@ -136,10 +136,10 @@ async def test_each_record_becomes_a_row_and_aborted_ones_do_not(lake: Lake) -> 
             await send(copy.SerializeToString(), b"%d" % (now + 60))
             await send(b"{}", b"%d" % (now + 60))
             await send(named, b"soon")
-    seal = Sealed(partition=1, first_ms=(now - 1) * 1000, end_ms=(now + 1) * 1000, fence=7, worker="w")
+    seal = Sealed(partition=1, first_ms=(now - 1) * 1000, end_ms=(now + 1) * 1000, fence=7, worker="w", format=FORMAT)
     await lake.producer.send_and_wait(lake.names.sealed, seal.SerializeToString(), b"1", partition=1)
-    newer = Sealed(partition=1, first_ms=(now + 1) * 1000, end_ms=(now + 1 + 1) * 1000, fence=8)
-    seal.format = newer.format = FORMAT
+    newer = Sealed(partition=1, first_ms=(now + 1) * 1000, end_ms=(now + 2) * 1000, fence=8)
+    newer.format = FORMAT
     await lake.producer.send_and_wait(lake.names.sealed, newer.SerializeToString(), b"1", partition=1)
     headers = [(f"timer-rejected-{name}", value) for name, value in (("reason", b"topic-unknown"), ("offset", b"5"))]
     await lake.producer.send_and_wait(lake.names.rejected, b"v", b"k", partition=0, headers=headers)

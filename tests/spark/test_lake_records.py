@@ -201,7 +201,7 @@ def test_seals_become_rows_and_other_records_are_skipped(spark: SparkSession) ->
         "last": NOW + DAY_S - 1,
         "first_ms": NOW * 1000 + 250,
         "end_ms": (NOW + DAY_S) * 1000,
-        "day": "2027-01-15",
+        "day": "2027-01-16",
         "digest": 1,
         "through": b"",
         "read_from": 2,
