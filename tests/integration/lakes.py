@@ -75,7 +75,7 @@ class Lake:
         return await self.request(0, Future(cancel=True, timerId=timer_id), at_s=at_s)
 
     async def seal(self, **fields: int) -> None:
-        seal = Sealed(partition=0, first_ms=1_000, end_ms=(self.now + 1) * 1000, **fields)
+        seal = Sealed(**{"partition": 0, "first_ms": 1_000, "end_ms": (self.now + 1) * 1000} | fields)
         await self.producer.send_and_wait(self.topics.sealed, seal.SerializeToString(), key=b"0", partition=0)
 
     def promoter(
