@@ -147,8 +147,7 @@ def test_seals_and_topics_that_cannot_be_judged_are_left_out(spark: SparkSession
     first, second, third = seals()
     unnamed = Row(**(second.asDict() | {"value": Sealed().SerializeToString()}))
     assert [second for second, _ in found(spark, changed, [first, unnamed, third])] == [11]
-    for value in (b"nonsense", None):
-        garbled = Row(**(second.asDict() | {"value": value}))
-        assert [second for second, _ in found(spark, changed, [first, garbled, third])] == [11]
+    garbled = Row(**(second.asDict() | {"value": b"nonsense"}))
+    assert [second for second, _ in found(spark, changed, [first, garbled, third])] == [11]
     # The scan of that second is still open.
     assert [second for second, _ in found(spark, changed, [first])] == []

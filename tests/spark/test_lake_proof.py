@@ -173,7 +173,6 @@ LINKS: list[tuple[str, Any, list[int]]] = [
     ("one rewritten", lambda values: rewritten(values, 1, fired=7), [12]),
     ("one that names none", lambda values: rewritten(values, 2, previous=b""), [12, 13]),
     ("one put in between", lambda values: [*values[:2], values[1], *values[2:]], [11]),
-    ("of an earlier version", lambda values: [Sealed(end_ms=10_000, fence=3).SerializeToString()] * 2, []),
 ]
 
 
