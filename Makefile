@@ -57,10 +57,11 @@ test-deploy: $(INSTALLED) java ## Check chart, images and alarms, some half an h
 docs: $(INSTALLED) ## Build the pages of docs/ as a site, and check all its links; the first page is build/docs/site/index.html
 	$(BIN)/python docs/site/build.py build/docs
 
-lint: $(INSTALLED) ## Check format, lint, types and that proto/ breaks no client
+lint: $(INSTALLED) ## Check format, lint, types, layers and that proto/ breaks no client
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 	$(BIN)/buf lint proto
 	$(BIN)/buf breaking proto --against proto/released.binpb
 

@@ -21,8 +21,8 @@ from typing import Any, Self
 from kafka_timers.adapters import DOORS, check_doors, check_history
 from kafka_timers.adapters.headers import NAMES
 from kafka_timers.broker.connection import Kafka
+from kafka_timers.broker.environment import env_name
 from kafka_timers.core.wire import SECOND_LIMIT, instance_name
-from kafka_timers.environment import env_name
 from kafka_timers.errors import SettingsError
 
 __all__ = [

@@ -6,7 +6,7 @@ import signal
 
 from prometheus_client import CollectorRegistry
 
-from kafka_timers.probes import Probes
+from kafka_timers.runtime.probes import Probes
 from kafka_timers.settings import OscillatorSettings
 from kafka_timers_oscillator.replica import Replica
 

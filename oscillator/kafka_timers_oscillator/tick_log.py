@@ -20,9 +20,9 @@ from kafka_timers.broker.producer import Producer
 from kafka_timers.broker.requests import settings_of
 from kafka_timers.core.wire import OSCILLATOR_HEADER, SECOND_LIMIT, TICK, Record, number_in
 from kafka_timers.errors import BrokerError, TopicsError
-from kafka_timers.worker.priority import PriorityGate
-from kafka_timers.worker.reader import LogReader
-from kafka_timers.worker.tasks import cancel
+from kafka_timers.runtime.log_reader import LogReader
+from kafka_timers.runtime.priority import PriorityGate
+from kafka_timers.runtime.tasks import cancel
 
 # A tick without an acknowledgement after this time counts as lost. This bounds how long a late tick can be on its way.
 APPEND_LIMIT_S = 4.0

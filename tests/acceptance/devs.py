@@ -12,7 +12,7 @@ from pathlib import Path
 from patience import LIMIT_S
 
 from kafka_timers.dev.broker import free_port
-from kafka_timers.die_with_parent import die_with_us
+from kafka_timers.runtime.die_with_parent import die_with_us
 
 PROGRAM = (sys.executable, "-m", "kafka_timers")
 

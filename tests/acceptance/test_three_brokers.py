@@ -37,9 +37,10 @@ from kafka_timers.clock import HostClock
 from kafka_timers.core.callbacks import Target
 from kafka_timers.core.wire import Future, Topics
 from kafka_timers.dev.cluster import EmbeddedCluster
+from kafka_timers.processes.worker import door_settings
+from kafka_timers.runtime.metrics import WorkerMetrics
+from kafka_timers.runtime.priority import PriorityGate
 from kafka_timers.settings import WorkerSettings
-from kafka_timers.worker.metrics import WorkerMetrics
-from kafka_timers.worker.priority import PriorityGate
 
 
 def address(cluster: EmbeddedCluster, node: int) -> str:
@@ -207,7 +208,9 @@ async def door(bootstrap: str, prefix: str) -> AsyncIterator[None]:
     topics, takes = Topics.of(prefix), Target(3, 1_048_588)
     settings = WorkerSettings(bootstrap=bootstrap, topic_prefix=prefix, group=prefix, session_timeout_s=6.0)
     outlet = Outlet(topics.requests, takes, topics.rejected, takes)
-    reader = AdapterReader(settings, "headers", prefix + "theirs", outlet, PriorityGate(), WorkerMetrics(), HostClock())
+    reader = AdapterReader(
+        door_settings(settings), "headers", prefix + "theirs", outlet, PriorityGate(), WorkerMetrics(), HostClock()
+    )
     task = asyncio.create_task(reader.run())
     try:
         yield

@@ -47,7 +47,7 @@ def test_the_workers_image_has_all_but_spark(tmp_path: Path) -> None:
         subprocess.run(
             [tmp_path / "made" / "bin" / "kafka-timers", command, "--help"], check=True, stdout=subprocess.DEVNULL
         )
-    runs = "import kafka_timers.console.run, kafka_timers.worker.process, kafka_timers_oscillator.main"
+    runs = "import kafka_timers.console.run, kafka_timers.processes.worker, kafka_timers_oscillator.main"
     subprocess.run([tmp_path / "made" / "bin" / "python", "-c", runs], check=True)
 
 

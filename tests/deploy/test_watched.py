@@ -28,7 +28,7 @@ from kafka_timers.broker.lake_group import tell_closed
 from kafka_timers.core.wire import Copy, Future
 from kafka_timers.dev.broker import free_port
 from kafka_timers.dev.process import Child
-from kafka_timers.worker.tasks import cancel
+from kafka_timers.runtime.tasks import cancel
 
 pytestmark = pytest.mark.skipif(not shutil.which("prometheus"), reason="prometheus is missing")
 LIMIT_S = 1_000

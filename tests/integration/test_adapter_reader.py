@@ -40,9 +40,10 @@ from kafka_timers.clock import HostClock
 from kafka_timers.core.callbacks import Target
 from kafka_timers.core.routing import partition_of
 from kafka_timers.core.wire import Future, Topics
+from kafka_timers.processes.worker import door_settings
+from kafka_timers.runtime.metrics import WorkerMetrics
+from kafka_timers.runtime.priority import PriorityGate
 from kafka_timers.settings import WorkerSettings
-from kafka_timers.worker.metrics import WorkerMetrics
-from kafka_timers.worker.priority import PriorityGate
 
 PARTITIONS = 4
 LATER = int(time.time()) + 100_000
@@ -67,7 +68,9 @@ class Harness:
         outlet = Outlet(
             self.topics.requests, Target(PARTITIONS, 1_048_588), self.topics.rejected, Target(PARTITIONS, 1_048_588)
         )
-        return AdapterReader(settings, name, self.prefix + topic, outlet, PriorityGate(), self.metrics, HostClock())
+        return AdapterReader(
+            door_settings(settings), name, self.prefix + topic, outlet, PriorityGate(), self.metrics, HostClock()
+        )
 
     @asynccontextmanager
     async def open(self, name: str = "etf1", topic: str = "theirs", **more: object) -> AsyncIterator[AdapterReader]:

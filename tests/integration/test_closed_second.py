@@ -14,7 +14,7 @@ from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.lake_group import closed_second, tell_closed
 from kafka_timers.core.wire import Topics
 from kafka_timers.errors import BrokerError
-from kafka_timers.gauges import KnownGauge
+from kafka_timers.runtime.gauges import KnownGauge
 from kafka_timers.worker.lake_watch import watch_lake
 
 PARTITIONS = 2

@@ -20,11 +20,11 @@ from patience import LIMIT_S
 from prometheus_client import CollectorRegistry
 
 from kafka_timers.broker.connection import Kafka
+from kafka_timers.broker.environment import env_name
 from kafka_timers.broker.reading import Following, TopicLog
 from kafka_timers.clock import HostClock
 from kafka_timers.core.wire import number_in
 from kafka_timers.dev.broker import free_port
-from kafka_timers.environment import env_name
 from kafka_timers.errors import TopicsError
 from kafka_timers.settings import OscillatorSettings
 from kafka_timers_oscillator import tick_log

@@ -15,8 +15,8 @@ from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.fetching import Fetcher
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.wire import Record
-from kafka_timers.worker.priority import PriorityGate
-from kafka_timers.worker.reader import LogReader
+from kafka_timers.runtime.log_reader import LogReader
+from kafka_timers.runtime.priority import PriorityGate
 
 
 class Collected:

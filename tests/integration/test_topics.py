@@ -14,9 +14,9 @@ from kafka_timers.broker.connection import Kafka
 from kafka_timers.clock import HostClock
 from kafka_timers.core.wire import Topics
 from kafka_timers.errors import BrokerError, TopicsError
+from kafka_timers.processes.worker import Worker
+from kafka_timers.runtime.targets import TopicLookup
 from kafka_timers.settings import WorkerSettings
-from kafka_timers.worker.process import Worker
-from kafka_timers.worker.targets import TopicLookup
 
 DAY_MS = 86_400_000
 OWN = (

@@ -6,7 +6,7 @@ from prometheus_client import generate_latest
 
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
-from kafka_timers.worker.metrics import WorkerMetrics
+from kafka_timers.runtime.metrics import WorkerMetrics
 from kafka_timers.worker.unowned import Unowned
 
 

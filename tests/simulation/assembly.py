@@ -28,21 +28,21 @@ from kafka_timers.core import backlog
 from kafka_timers.core.callbacks import Target
 from kafka_timers.core.tick_clock import TickRead, tick_second
 from kafka_timers.core.wire import FORMAT, number_in
+from kafka_timers.runtime.log_reader import LogReader
+from kafka_timers.runtime.metrics import WorkerMetrics
+from kafka_timers.runtime.priority import PriorityGate
+from kafka_timers.runtime.rejecting import Rejects
+from kafka_timers.runtime.targets import TopicLookup
+from kafka_timers.runtime.ticks import TickReader
 from kafka_timers.settings import WorkerSettings
 from kafka_timers.worker.damage import destroy
 from kafka_timers.worker.end_offsets import EndOffsets
-from kafka_timers.worker.metrics import WorkerMetrics
 from kafka_timers.worker.owner import Owner
 from kafka_timers.worker.prebuild import ByteBudget
-from kafka_timers.worker.priority import PriorityGate
-from kafka_timers.worker.reader import LogReader
-from kafka_timers.worker.rejecting import Rejects
 from kafka_timers.worker.replies import KafkaReplies
 from kafka_timers.worker.sender import KafkaSender
 from kafka_timers.worker.shared import Ports
 from kafka_timers.worker.store import TimerStore
-from kafka_timers.worker.targets import TopicLookup
-from kafka_timers.worker.ticks import TickReader
 from simulation.cluster import Brokers, Connection, hosts_of, parsed
 from simulation.disk import Disk, DiskStore, SmallMemory
 from simulation.faults import Faults

@@ -15,8 +15,8 @@ from kafka_timers.broker.cluster import Cluster, Leader
 from kafka_timers.broker.requests import ListOffsets, Metadata
 from kafka_timers.broker.seals import SealLog
 from kafka_timers.core.wire import Sealed, last_second_of
-from kafka_timers.worker.tasks import cancel
-from kafka_timers.worker.ticks import TickReader
+from kafka_timers.runtime.tasks import cancel
+from kafka_timers.runtime.ticks import TickReader
 from simulation.assembly import patched
 from simulation.cluster import Brokers
 from simulation.faults import Faults

@@ -16,10 +16,10 @@ from kafka_timers.core.refused import Reason
 from kafka_timers.core.rows import singles
 from kafka_timers.core.sums import ReadSums, sum_of
 from kafka_timers.core.wire import Future, Sealed
+from kafka_timers.runtime.metrics import WorkerMetrics
 from kafka_timers.testing import ManualClock
 from kafka_timers.worker.faults import FaultError, RequestLogError, StoreBehindError
 from kafka_timers.worker.follower import Follower, withdrawn_keys
-from kafka_timers.worker.metrics import WorkerMetrics
 from kafka_timers.worker.store import TimerStore
 from kafka_timers.worker.stores import StoreFolders
 

@@ -27,12 +27,12 @@ from kafka_timers.core.wire import Future
 from kafka_timers.dev.broker import free_port
 from kafka_timers.errors import QueryError, SettingsError
 from kafka_timers.operate.pending import Page, Workers
+from kafka_timers.runtime.metrics import WorkerMetrics
+from kafka_timers.runtime.priority import PriorityGate
 from kafka_timers.settings import WorkerSettings
 from kafka_timers.testing import ManualClock
 from kafka_timers.worker.follower import Follower
 from kafka_timers.worker.held import Held
-from kafka_timers.worker.metrics import WorkerMetrics
-from kafka_timers.worker.priority import PriorityGate
 from kafka_timers.worker.query_server import QueryServer
 from kafka_timers.worker.questions import Questions
 from kafka_timers.worker.stores import StoreFolders

@@ -11,10 +11,10 @@ from kafka_timers.core.partition import Partition
 from kafka_timers.core.refused import Reason
 from kafka_timers.core.versions import Version
 from kafka_timers.core.wire import Future
+from kafka_timers.runtime.filling import BATCH_BYTES
+from kafka_timers.runtime.rejecting import Rejects
 from kafka_timers.testing import ManualClock
 from kafka_timers.worker.history import History
-from kafka_timers.worker.rejecting import Rejects
-from kafka_timers.worker.sender import BATCH_BYTES
 from kafka_timers.worker.slices import Slice
 
 SECOND = 1_800_000_000

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import click
 
+from kafka_timers.broker.environment import env_name
 from kafka_timers.cli.program import program
 from kafka_timers.dev.settings import DevSettings
-from kafka_timers.environment import env_name
 from kafka_timers.lake.settings import RunningSettings
 from kafka_timers.settings import LakeSettings, OscillatorSettings, WorkerSettings
 

@@ -17,8 +17,8 @@ from kafka_timers.adapters.commands import Refusal
 from kafka_timers.core.refused import Reason
 from kafka_timers.lake.metrics import LakeMetrics
 from kafka_timers.planner.metrics import PlannerMetrics
+from kafka_timers.runtime.metrics import WorkerMetrics
 from kafka_timers.worker.faults import REACTIONS
-from kafka_timers.worker.metrics import WorkerMetrics
 from kafka_timers_oscillator.health import Metrics
 
 ROOT = Path(__file__).parents[2]
@@ -33,7 +33,7 @@ OPERATE, WIRE, README, MIGRATE, DESIGN = (
 WORKER, OWNER, OSCILLATOR = (
     ROOT / name
     for name in (
-        "app/kafka_timers/worker/process.py",
+        "app/kafka_timers/processes/worker.py",
         "app/kafka_timers/worker/owner.py",
         "oscillator/kafka_timers_oscillator/health.py",
     )

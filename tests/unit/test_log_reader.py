@@ -11,9 +11,9 @@ from patience import LIMIT_S
 
 from kafka_timers.broker.fetching import Fetched
 from kafka_timers.core.wire import Record
-from kafka_timers.worker.priority import PriorityGate
-from kafka_timers.worker.reader import LogReader
-from kafka_timers.worker.tasks import cancel
+from kafka_timers.runtime.log_reader import LogReader
+from kafka_timers.runtime.priority import PriorityGate
+from kafka_timers.runtime.tasks import cancel
 
 PARTITIONS = (0, 1, 2, 3)
 

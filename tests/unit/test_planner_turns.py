@@ -7,9 +7,9 @@ from patience import LIMIT_S
 
 from kafka_timers.clock import HostClock
 from kafka_timers.planner.turns import STRIDE_RECORDS, Turns
+from kafka_timers.runtime import priority
+from kafka_timers.runtime.priority import PriorityGate
 from kafka_timers.testing import ManualClock
-from kafka_timers.worker import priority
-from kafka_timers.worker.priority import PriorityGate
 
 
 @pytest.fixture

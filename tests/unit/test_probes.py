@@ -9,8 +9,8 @@ from prometheus_client import CollectorRegistry, Counter
 
 from kafka_timers.dev.broker import free_port
 from kafka_timers.errors import SettingsError
-from kafka_timers.gauges import KnownGauge
-from kafka_timers.probes import Probes, served_by_thread
+from kafka_timers.runtime.gauges import KnownGauge
+from kafka_timers.runtime.probes import Probes, served_by_thread
 
 
 def nothing() -> list[str]:

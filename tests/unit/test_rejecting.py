@@ -9,7 +9,7 @@ from kafka_timers.core.callbacks import OVERHEAD_BYTES
 from kafka_timers.core.rejected import Rejected
 from kafka_timers.core.wire import Condition, Future, refused_request, rejection_in
 from kafka_timers.errors import RequestError
-from kafka_timers.worker.rejecting import Headers, Refused, fitted, refused_records, size_of
+from kafka_timers.runtime.rejecting import Headers, Refused, fitted, refused_records, size_of
 
 
 @dataclass

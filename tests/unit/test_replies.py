@@ -8,9 +8,9 @@ from aiokafka.errors import KafkaError
 
 from kafka_timers.core.versions import Answer, Letter, Version
 from kafka_timers.core.wire import Reply, Sealed
+from kafka_timers.runtime.metrics import WorkerMetrics
 from kafka_timers.worker import outbox as module
 from kafka_timers.worker.faults import FaultError, FencedError, Kind
-from kafka_timers.worker.metrics import WorkerMetrics
 from kafka_timers.worker.outbox import Outbox
 
 CANCELLED = Answer(7, b"replies", b"a", Reply.CANCELLED, Version(100_000, 3))

@@ -4,7 +4,7 @@ import pytest
 
 from kafka_timers.core.wire import Sealed, Topics, partitions_in
 from kafka_timers.errors import TopicsError
-from kafka_timers.worker.start import served_partitions
+from kafka_timers.processes.start import served_partitions
 
 TOPICS = Topics()
 

@@ -23,11 +23,10 @@ from kafka_timers.core.refused import Reason, pack_forwarded, pack_refused
 from kafka_timers.core.routing import partition_of
 from kafka_timers.core.rows import framed, pack
 from kafka_timers.core.wire import Callback, Future, Header, Request, Sealed, callback_headers
+from kafka_timers.runtime.filling import BATCH_BYTES, Ready
 from kafka_timers.testing import ManualClock
 from kafka_timers.worker import slices
 from kafka_timers.worker.firing import SliceSize
-from kafka_timers.worker.ports import Ready
-from kafka_timers.worker.sender import BATCH_BYTES
 from kafka_timers.worker.slices import Slice
 
 

@@ -9,8 +9,8 @@ from kafka_timers.broker import codes
 from kafka_timers.core.callbacks import Target
 from kafka_timers.core.refused import Reason
 from kafka_timers.core.wire import Topics
+from kafka_timers.runtime.targets import TopicLookup
 from kafka_timers.testing import ManualClock
-from kafka_timers.worker.targets import TopicLookup
 
 
 class Brokers:

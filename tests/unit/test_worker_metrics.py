@@ -2,7 +2,7 @@
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from kafka_timers.worker.metrics import BulkHistogram
+from kafka_timers.runtime.metrics import BulkHistogram
 
 
 def lines(registry: CollectorRegistry) -> list[str]:

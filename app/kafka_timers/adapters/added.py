@@ -13,15 +13,14 @@ from aiokafka import TopicPartition
 
 from kafka_timers.adapters import added_group
 from kafka_timers.adapters.commands import Parsed, SourceRecord
-from kafka_timers.adapters.passing import Outlet, OwnedPartition, Passing
+from kafka_timers.adapters.passing import DoorSettings, Outlet, OwnedPartition, Passing
 from kafka_timers.adapters.reader import AdapterReader
 from kafka_timers.clock import Clock
 from kafka_timers.core.refused import Reason
 from kafka_timers.core.wire import reject_headers
-from kafka_timers.settings import WorkerSettings
-from kafka_timers.worker.metrics import WorkerMetrics
-from kafka_timers.worker.priority import PriorityGate
-from kafka_timers.worker.rejecting import Headers
+from kafka_timers.runtime.metrics import WorkerMetrics
+from kafka_timers.runtime.priority import PriorityGate
+from kafka_timers.runtime.rejecting import Headers
 
 
 class AddedPartitions(AdapterReader):
@@ -40,7 +39,7 @@ class AddedPartitions(AdapterReader):
 
     def __init__(
         self,
-        settings: WorkerSettings,
+        settings: DoorSettings,
         topic: str,
         served: int,
         outlet: Outlet,

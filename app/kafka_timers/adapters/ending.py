@@ -18,8 +18,7 @@ from kafka_timers.adapters.commands import Command, Parsed, SourceRecord
 from kafka_timers.adapters.keeping import OVER_HEADER
 from kafka_timers.broker.batches import Batch
 from kafka_timers.core.wire import REASON_HEADER
-from kafka_timers.worker.ports import Ready
-from kafka_timers.worker.sender import Filling
+from kafka_timers.runtime.filling import Filling, Ready
 
 __all__ = ["Ending"]
 

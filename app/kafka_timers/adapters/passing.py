@@ -9,13 +9,29 @@ from enum import StrEnum
 from kafka_timers.adapters.countdown import Callers
 from kafka_timers.adapters.ending import Ending
 from kafka_timers.adapters.source import SourceLog
+from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.producer import Producer
 from kafka_timers.core.callbacks import Target
 from kafka_timers.core.wire import instance_name
-from kafka_timers.worker.ports import Ready
-from kafka_timers.worker.sender import BATCH_BYTES
+from kafka_timers.runtime.filling import BATCH_BYTES, Ready
 
-__all__ = ["Outlet", "OwnedPartition", "Passing", "transactional_id"]
+__all__ = ["DoorSettings", "Outlet", "OwnedPartition", "Passing", "transactional_id"]
+
+
+@dataclass(frozen=True, slots=True)
+class DoorSettings:
+    """The settings of a worker that its doors need, see `WorkerSettings`."""
+
+    kafka: Kafka
+    topic_prefix: str
+    group: str
+    session_timeout_s: float
+    transaction_timeout_s: float
+    allowed_topics: str
+    door_header: str
+    door_require_caller: bool
+    door_caller_limit: int
+    door_grace_s: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ from kafka_timers.adapters.commands import (
 from kafka_timers.adapters.countdown import Callers
 from kafka_timers.adapters.ending import Ending
 from kafka_timers.adapters.headers import names_of, parser_of
-from kafka_timers.adapters.passing import Outlet, OwnedPartition, Passing, transactional_id
+from kafka_timers.adapters.passing import DoorSettings, Outlet, OwnedPartition, Passing, transactional_id
 from kafka_timers.adapters.source import SourceLog
 from kafka_timers.broker import codes
 from kafka_timers.broker.bounds import LogBounds
@@ -55,14 +55,12 @@ from kafka_timers.core.callbacks import OVERHEAD_BYTES, topics_in
 from kafka_timers.core.routing import hash_of
 from kafka_timers.core.wire import REJECT_PREFIX, reject_headers
 from kafka_timers.errors import TopicsError
-from kafka_timers.settings import WorkerSettings
-from kafka_timers.worker.metrics import WorkerMetrics
-from kafka_timers.worker.ports import Ready
-from kafka_timers.worker.priority import PriorityGate
-from kafka_timers.worker.rejecting import Headers, Refused, fitted
-from kafka_timers.worker.sender import Filling
-from kafka_timers.worker.shared_topic import SharedTopic
-from kafka_timers.worker.tasks import completed
+from kafka_timers.runtime.filling import Filling, Ready
+from kafka_timers.runtime.metrics import WorkerMetrics
+from kafka_timers.runtime.priority import PriorityGate
+from kafka_timers.runtime.rejecting import Headers, Refused, fitted
+from kafka_timers.runtime.shared_topic import SharedTopic
+from kafka_timers.runtime.tasks import completed
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +91,7 @@ class AdapterReader:
 
     def __init__(
         self,
-        settings: WorkerSettings,
+        settings: DoorSettings,
         name: str,
         topic: str,
         outlet: Outlet,

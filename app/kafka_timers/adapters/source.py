@@ -24,7 +24,7 @@ from kafka_timers.adapters.commands import SourceHeaders, SourceRecord
 from kafka_timers.broker.bounds import LogBounds
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.fetching import Fetched, Fetcher
-from kafka_timers.worker.tasks import cancel
+from kafka_timers.runtime.tasks import cancel
 
 __all__ = ["SourceLog"]
 

@@ -19,8 +19,8 @@ from typing import Any, Self
 
 from aiokafka.helpers import create_ssl_context
 
+from kafka_timers.broker.environment import env_name
 from kafka_timers.broker.oauth import LoginTokens, login_tokens_of
-from kafka_timers.environment import env_name
 from kafka_timers.errors import SettingsError
 
 __all__ = ["PROPERTIES", "Kafka"]

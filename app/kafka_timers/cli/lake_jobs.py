@@ -60,7 +60,7 @@ def land(
     with needs("lake"):
         from kafka_timers.lake.land import land as run
         from kafka_timers.lake.metrics import LakeMetrics
-        from kafka_timers.probes import Probes, served_by_thread
+        from kafka_timers.runtime.probes import Probes, served_by_thread
     settings, stop, metrics = RunningSettings(**given), threading.Event(), LakeMetrics()
     spark = session_of(settings, stop.set)
     with served_by_thread(Probes(settings.host, 0 if once else settings.port, metrics.registry, list, list)):
@@ -115,7 +115,7 @@ def promote(once: bool, lands: bool, every_s: float, bucket_s: int | None, wait_
         from kafka_timers.lake.land import land_once
         from kafka_timers.lake.metrics import LakeMetrics
         from kafka_timers.lake.promote import Promoter
-        from kafka_timers.probes import Probes, served_by_thread
+        from kafka_timers.runtime.probes import Probes, served_by_thread
     settings, metrics = RunningSettings(**given), LakeMetrics()
     spark = session_of(settings)
     promoter = Promoter(

@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 import click
 
 from kafka_timers.broker.connection import Kafka
+from kafka_timers.broker.environment import env_name
 from kafka_timers.cli.running import argument_bytes
 from kafka_timers.clock import HostClock
 from kafka_timers.core.durations import delay_ms_of
 from kafka_timers.core.moments import moment_after, moment_at, second_of, when_of
-from kafka_timers.environment import env_name
 from kafka_timers.operate.acls import PROCESSES
 from kafka_timers.settings import WorkerSettings, bounds_of, objection
 

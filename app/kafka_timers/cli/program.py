@@ -19,6 +19,7 @@ from rich.console import Console
 
 from kafka_timers import __version__
 from kafka_timers.broker.connection import Kafka
+from kafka_timers.broker.environment import env_name
 from kafka_timers.cli.asking import ASKING, EXIT_CODES
 from kafka_timers.cli.lake import lake
 from kafka_timers.cli.lake_audit import LAKE_AUDIT
@@ -49,7 +50,6 @@ from kafka_timers.clock import HostClock
 from kafka_timers.console.settings import ConsoleSettings
 from kafka_timers.core.wire import instance_name
 from kafka_timers.dev.settings import DevSettings
-from kafka_timers.environment import env_name
 from kafka_timers.errors import KafkaTimersError
 from kafka_timers.operate.acls import PROCESSES, acls_of
 from kafka_timers.operate.capacity import Load, needs_of
@@ -138,7 +138,7 @@ def worker(**given: Any) -> None:
     Several workers share the partitions. Give each its own --data-dir.
     """
     with needs("worker"):
-        from kafka_timers.worker.process import run
+        from kafka_timers.processes.worker import run
     settings = WorkerSettings(**given)
     log_to_stderr(settings.log_level)
     sys.exit(run(settings))
@@ -169,7 +169,7 @@ def planner(**given: Any) -> None:
     them apart, and give the workers --no-planner.
     """
     with needs("worker"):
-        from kafka_timers.planner.process import run
+        from kafka_timers.processes.planner import run
     settings = PlannerSettings(**given)
     log_to_stderr(settings.log_level)
     run(settings)

@@ -16,7 +16,7 @@ from kafka_timers.console.access import Access
 from kafka_timers.console.routes import app_of
 from kafka_timers.console.service import Service
 from kafka_timers.console.settings import ConsoleSettings
-from kafka_timers.http_server import no_listening
+from kafka_timers.runtime.http_server import no_listening
 
 __all__ = ["run"]
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from kafka_timers.die_with_parent import die_with_us
+from kafka_timers.runtime.die_with_parent import die_with_us
 
 __all__ = ["Child"]
 

@@ -1,13 +1,13 @@
 """
 Metrics of `lake land` and `lake promote`, with the unit in each name; docs/operate.md has the step to take for each.
 
-One registry per process, served by `kafka_timers.probes`.
+One registry per process, served by `kafka_timers.runtime.probes`.
 """
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from kafka_timers.gauges import KnownGauge
 from kafka_timers.lake.progress import Batch
+from kafka_timers.runtime.gauges import KnownGauge
 
 __all__ = ["LakeMetrics"]
 

@@ -34,9 +34,9 @@ from kafka_timers.core.wire import REJECT_PREFIX, Topics, reject_headers
 from kafka_timers.errors import TopicsError
 from kafka_timers.planner.metrics import PlannerMetrics
 from kafka_timers.planner.turns import STRIDE_RECORDS, Turns
-from kafka_timers.worker.rejecting import Refused, fitted
-from kafka_timers.worker.sender import Filling
-from kafka_timers.worker.tasks import cancel, completed
+from kafka_timers.runtime.filling import Filling
+from kafka_timers.runtime.rejecting import Refused, fitted
+from kafka_timers.runtime.tasks import cancel, completed
 
 __all__ = ["PlannedPartition"]
 

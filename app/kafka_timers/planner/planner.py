@@ -17,10 +17,10 @@ from kafka_timers.planner import planner_group
 from kafka_timers.planner.metrics import PlannerMetrics
 from kafka_timers.planner.partition import PlannedPartition
 from kafka_timers.planner.turns import Turns
-from kafka_timers.worker.priority import PriorityGate
-from kafka_timers.worker.shared_topic import SharedTopic
-from kafka_timers.worker.tasks import cancel
-from kafka_timers.worker.ticks import TickReader
+from kafka_timers.runtime.priority import PriorityGate
+from kafka_timers.runtime.shared_topic import SharedTopic
+from kafka_timers.runtime.tasks import cancel
+from kafka_timers.runtime.ticks import TickReader
 
 __all__ = ["SchedulePlanner"]
 

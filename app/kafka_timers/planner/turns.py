@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterable
 from typing import TypeVar
 
 from kafka_timers.clock import Clock
-from kafka_timers.worker.priority import PriorityGate
+from kafka_timers.runtime.priority import PriorityGate
 
 __all__ = ["STRIDE_RECORDS", "Turns"]
 

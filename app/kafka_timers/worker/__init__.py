@@ -1,11 +1,7 @@
 """
 The live worker: it joins ticks with requests, and fires callbacks by the rules of `core`.
 
-    process       settings, metrics, health, start and stop
-    start         asks the brokers for everything a worker needs before it can own a partition
-    supervisor    runs several workers as one command
     membership    the Faust app: group and assignment
-    ticks         reads the ticks of the owned partitions
     placement     decides which worker gets which partitions (pure)
     assignor      makes Faust's group use that decision
     owner         one owned partition, from takeover to hand-over
@@ -15,7 +11,6 @@ The live worker: it joins ticks with requests, and fires callbacks by the rules 
     shared        objects that all owners of one process use
     faults        faults that keep a partition from being served
     end_offsets   end offsets of the request log at a tick, asked once for all partitions
-    reader        reads a log for the feeds of its partitions, in whole fetches
     store         rows of one partition in one RocksDB
     stores        the stores of one worker
     store_head    the state of a store, as bytes
@@ -26,14 +21,9 @@ The live worker: it joins ticks with requests, and fires callbacks by the rules 
     query_server  the same over HTTP
     slices        turns rows of the store into record batches (pure except for the batch builder)
     accumulators  the open batches of a callback topic, and the partition of a callback
-    rejecting     refused requests as records of `timer-rejected`
     history       callbacks that are written again for etf1's history
     prebuild      callbacks of the next seconds, built before their ticks
-    targets       callback topics: whether they can be written to, and their limits
     sender        one transaction of callbacks, rejects and seal; fences the previous owner
     replies       writes to reply topics
     outbox        answers that have not been sent yet
-    priority      lets sending go before reading and prebuilding
-    metrics       names and units of all metrics
-    tasks         ends tasks
 """

@@ -11,9 +11,8 @@ from kafka_timers.core.callbacks import OVERHEAD_BYTES, Outgoing, Target, fits
 from kafka_timers.core.refused import Reason
 from kafka_timers.core.routing import hash_of
 from kafka_timers.core.wire import Request
-from kafka_timers.worker.ports import Ready
-from kafka_timers.worker.rejecting import Headers
-from kafka_timers.worker.sender import BATCH_BYTES
+from kafka_timers.runtime.filling import BATCH_BYTES, Ready
+from kafka_timers.runtime.rejecting import Headers
 from kafka_timers.worker.sent import SentBatches
 
 __all__ = ["Accumulator", "OpenBatches", "accumulator_to", "partition_in", "place_in", "tombstone_in"]

@@ -21,8 +21,8 @@ from kafka_timers.core.changes import Changes
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.reconcile import reconcile, unreconciled
 from kafka_timers.core.wire import ReadRecord, Sealed
+from kafka_timers.runtime.metrics import WorkerMetrics
 from kafka_timers.worker.faults import Fault, FaultError, RequestLogError, StoreBehindError
-from kafka_timers.worker.metrics import WorkerMetrics
 from kafka_timers.worker.ports import CallbackTopics, Stores
 from kafka_timers.worker.store import TimerStore
 

@@ -7,10 +7,6 @@ requests from before the history was set up have one.
 """
 
 from dataclasses import dataclass
-from typing import Self
-
-from kafka_timers.adapters import door_topics
-from kafka_timers.settings import WorkerSettings
 
 __all__ = ["History"]
 
@@ -21,9 +17,3 @@ class History:
 
     topic: bytes
     sources: frozenset[bytes]
-
-    @classmethod
-    def of(cls, settings: WorkerSettings) -> Self | None:
-        """Return the history that *settings* ask for; None if they ask for none."""
-        sources = [topic.encode() for name, topic in door_topics(settings.door) if name == "etf1"]
-        return cls(settings.door_history.encode(), frozenset(sources)) if settings.door_history else None

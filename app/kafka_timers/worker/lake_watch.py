@@ -8,7 +8,7 @@ from aiokafka.errors import KafkaError
 
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.lake_group import closed_second
-from kafka_timers.gauges import KnownGauge
+from kafka_timers.runtime.gauges import KnownGauge
 
 __all__ = ["watch_lake"]
 

@@ -28,8 +28,8 @@ from aiokafka.errors import KafkaError
 from kafka_timers.clock import Clock
 from kafka_timers.core.versions import Answer, Letter
 from kafka_timers.core.wire import Reply
+from kafka_timers.runtime.metrics import WorkerMetrics
 from kafka_timers.worker.faults import Fault, FaultError, FencedError
-from kafka_timers.worker.metrics import WorkerMetrics
 from kafka_timers.worker.ports import ReplySender
 
 log = logging.getLogger(__name__)

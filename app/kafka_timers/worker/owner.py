@@ -28,6 +28,7 @@ from kafka_timers.core.tick_clock import TickClock, TickRead
 from kafka_timers.core.versions import Letter
 from kafka_timers.core.wire import Sealed, partitions_in
 from kafka_timers.errors import TopicsError
+from kafka_timers.runtime.tasks import cancel
 from kafka_timers.worker.faults import REACTIONS, Fault, FencedError, Kind, RequestLogError
 from kafka_timers.worker.firing import Firing, SliceSize
 from kafka_timers.worker.follower import Follower
@@ -36,7 +37,6 @@ from kafka_timers.worker.outbox import Outbox
 from kafka_timers.worker.overdue import LIMIT_S, Overdue, oldest_due
 from kafka_timers.worker.ports import Sender, Stores
 from kafka_timers.worker.shared import Ports
-from kafka_timers.worker.tasks import cancel
 
 log = logging.getLogger(__name__)
 

@@ -4,49 +4,20 @@ Protocols for everything that the owner of a partition uses.
 The worker passes in Kafka and RocksDB. The simulation passes in models of Kafka, so that it runs the same owner.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from aiokafka.errors import KafkaError
-
 from kafka_timers.broker.batches import Batch
-from kafka_timers.broker.fetching import Fetched
 from kafka_timers.broker.seals import Tail
 from kafka_timers.core.callbacks import Target
 from kafka_timers.core.refused import Reason
 from kafka_timers.core.versions import Letter
 from kafka_timers.core.wire import Sealed
+from kafka_timers.runtime.filling import Ready
 
 if TYPE_CHECKING:
     # The oscillator reads its log with the same code, and has no RocksDB.
     from kafka_timers.worker.store import TimerStore
-
-# A batch, and its topic and partition.
-Ready = tuple[Batch, str, int]
-
-
-class RequestLog(Protocol):
-    """Reads records of `timer-request` from the leaders of its partitions."""
-
-    def leaders(self, numbers: Iterable[int]) -> dict[int, list[int]]:
-        """
-        Return the partitions *numbers* by the node that leads them. Partitions without a known leader are left out.
-        """
-
-    async def find_leaders(self) -> None:
-        """Look up again which node leads each partition."""
-
-    async def moved(self) -> None:
-        """Return once a partition has another leader."""
-
-    async def fetch(
-        self, node: int, positions: Mapping[int, int], wait_ms: int, *, anew: bool
-    ) -> dict[int, Fetched | KafkaError]:
-        """
-        Return the records of partitions from their *positions* on, or the reason why a partition cannot be read.
-
-        If not *anew*, partitions may be left out that have no more to tell than when *node* was last fetched from.
-        """
 
 
 class LogBounds(Protocol):

@@ -18,7 +18,7 @@ from aiohttp import web
 
 from kafka_timers.core.pending import END_MS, UNITS_S, Place, Wanted
 from kafka_timers.errors import SettingsError
-from kafka_timers.http_server import HttpServer
+from kafka_timers.runtime.http_server import HttpServer
 from kafka_timers.settings import WorkerSettings, host_in, is_loopback
 from kafka_timers.worker.questions import Questions, TooManyError
 

@@ -19,8 +19,8 @@ from kafka_timers.clock import Clock
 from kafka_timers.core.callbacks import Outgoing
 from kafka_timers.core.changes import Row
 from kafka_timers.core.pending import Pending, Place, Wanted, place_of_row, waiting_in
+from kafka_timers.runtime.priority import PriorityGate
 from kafka_timers.worker.held import Held
-from kafka_timers.worker.priority import PriorityGate
 
 __all__ = ["Counts", "Page", "Questions", "TooManyError"]
 

@@ -14,9 +14,9 @@ from kafka_timers.core.callbacks import Target
 from kafka_timers.core.refused import Reason
 from kafka_timers.core.routing import hash_of
 from kafka_timers.core.versions import Letter
-from kafka_timers.worker.metrics import WorkerMetrics
+from kafka_timers.runtime.filling import BATCH_BYTES, Filling
+from kafka_timers.runtime.metrics import WorkerMetrics
 from kafka_timers.worker.ports import CallbackTopics
-from kafka_timers.worker.sender import BATCH_BYTES, Filling
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,6 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from aiokafka.errors import KafkaError, ProducerFenced
-from aiokafka.producer.message_accumulator import BatchBuilder
 
 from kafka_timers.broker import codes
 from kafka_timers.broker.batches import Batch
@@ -26,9 +25,10 @@ from kafka_timers.broker.producer import Producer
 from kafka_timers.broker.refusals import RefusedError
 from kafka_timers.core.refused import Reason
 from kafka_timers.core.wire import Sealed, Topics, instance_name, is_complete
+from kafka_timers.runtime.filling import BATCH_BYTES, Ready
 from kafka_timers.settings import WorkerSettings
 from kafka_timers.worker.faults import FencedError, TopicsRefusedError
-from kafka_timers.worker.ports import Barrier, Ready
+from kafka_timers.worker.ports import Barrier
 
 # All other codes mean `TOPIC_REFUSED`.
 _REASONS = {
@@ -36,7 +36,6 @@ _REASONS = {
     codes.MESSAGE_TOO_LARGE: Reason.TOO_LARGE,
     codes.RECORD_LIST_TOO_LARGE: Reason.TOO_LARGE,
 }
-BATCH_BYTES = 512 << 10
 # The other topics of a second wait for a missing one. After this time it is looked up whether it exists.
 _MISSING_S = 0.3
 # A compacted topic refuses records without a key.
@@ -229,40 +228,3 @@ class KafkaSender:
         except ProducerFenced as error:
             raise FencedError from error
         self._free.release()
-
-
-class Filling:
-    """
-    Batches to be filled, one for each topic and partition.
-
-    Args:
-        new_batch: returns an empty batch.
-    """
-
-    def __init__(self, new_batch: Callable[[], BatchBuilder]) -> None:
-        self._new_batch = new_batch
-        self._open: dict[tuple[str, int], BatchBuilder] = {}
-        self._full: list[tuple[BatchBuilder, str, int]] = []
-
-    def add(
-        self,
-        topic: str,
-        partition: int,
-        now_ms: int | None,
-        key: bytes | None,
-        value: bytes | None,
-        headers: list[tuple[str, bytes | None]] = [],  # noqa: B006  # read only, once per record
-    ) -> None:
-        """Add a record that the topic accepts, with the timestamp *now_ms*; None means the current time."""
-        at = (topic, partition)
-        batch = self._open.get(at)
-        if batch is None or batch.append(timestamp=now_ms, key=key, value=value, headers=headers) is None:
-            if batch is not None:
-                self._full.append((batch, *at))
-            # The first record fits at any size. The topic's limit was checked before.
-            batch = self._open[at] = self._new_batch()
-            batch.append(timestamp=now_ms, key=key, value=value, headers=headers)
-
-    def all(self) -> list[tuple[BatchBuilder, str, int]]:
-        """Return all batches, in the order in which they must be sent."""
-        return [*self._full, *[(batch, *at) for at, batch in self._open.items()]]

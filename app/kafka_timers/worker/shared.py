@@ -5,15 +5,15 @@ from dataclasses import dataclass
 
 from kafka_timers.clock import Clock
 from kafka_timers.core.wire import Topics
+from kafka_timers.runtime.log_reader import LogReader
+from kafka_timers.runtime.metrics import WorkerMetrics
+from kafka_timers.runtime.priority import PriorityGate
+from kafka_timers.runtime.rejecting import Rejects
 from kafka_timers.settings import WorkerSettings
 from kafka_timers.worker.end_offsets import EndOffsets
 from kafka_timers.worker.history import History
-from kafka_timers.worker.metrics import WorkerMetrics
 from kafka_timers.worker.ports import CallbackTopics, LogBounds, NewSender, ReplySender, SealLog, Stores
 from kafka_timers.worker.prebuild import ByteBudget
-from kafka_timers.worker.priority import PriorityGate
-from kafka_timers.worker.reader import LogReader
-from kafka_timers.worker.rejecting import Rejects
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,10 +25,11 @@ from kafka_timers.core.keys import REFUSED_MS, copied_in, count_of, is_batch, is
 from kafka_timers.core.refused import Reason, unpack_refused
 from kafka_timers.core.routing import POSITIVE, SEED, hash_of, murmurhash2
 from kafka_timers.core.wire import EXPIRY_HEADER, REQUEST_HEADER, Request, callback_headers, unframed
+from kafka_timers.runtime.filling import Ready
+from kafka_timers.runtime.rejecting import Headers, Rejected, Rejects, fitted, refused_records, size_of
 from kafka_timers.worker.accumulators import OpenBatches, accumulator_to, partition_in, place_in, tombstone_in
 from kafka_timers.worker.history import History
-from kafka_timers.worker.ports import CallbackTopics, Ready
-from kafka_timers.worker.rejecting import Headers, Rejected, Rejects, fitted, refused_records, size_of
+from kafka_timers.worker.ports import CallbackTopics
 from kafka_timers.worker.topic_gate import TopicGate
 
 log = logging.getLogger(__name__)

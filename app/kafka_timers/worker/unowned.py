@@ -14,7 +14,7 @@ from aiokafka.errors import KafkaError
 from kafka_timers.broker.bounds import Bound, LogBounds
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.clock import Clock
-from kafka_timers.worker.metrics import WorkerMetrics
+from kafka_timers.runtime.metrics import WorkerMetrics
 from kafka_timers.worker.overdue import is_unserved
 
 __all__ = ["Unowned"]

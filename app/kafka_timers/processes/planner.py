@@ -17,12 +17,12 @@ from kafka_timers.core.wire import Topics
 from kafka_timers.errors import TopicsError
 from kafka_timers.planner.metrics import PlannerMetrics
 from kafka_timers.planner.planner import SchedulePlanner
-from kafka_timers.probes import Probes
+from kafka_timers.processes.start import tried
+from kafka_timers.runtime.priority import PriorityGate
+from kafka_timers.runtime.probes import Probes
+from kafka_timers.runtime.targets import TopicLookup
+from kafka_timers.runtime.tasks import cancel
 from kafka_timers.settings import PlannerSettings
-from kafka_timers.worker.priority import PriorityGate
-from kafka_timers.worker.start import tried
-from kafka_timers.worker.targets import TopicLookup
-from kafka_timers.worker.tasks import cancel
 
 __all__ = ["run"]
 

@@ -18,9 +18,9 @@ from kafka_timers.broker.bounds import LogBounds
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.fetching import Fetcher
 from kafka_timers.core.wire import Record
-from kafka_timers.worker.priority import PriorityGate
-from kafka_timers.worker.reader import LogReader
-from kafka_timers.worker.tasks import cancel
+from kafka_timers.runtime.log_reader import LogReader
+from kafka_timers.runtime.priority import PriorityGate
+from kafka_timers.runtime.tasks import cancel
 
 log = logging.getLogger(__name__)
 

@@ -18,8 +18,8 @@ from kafka_timers.broker.topics import answering, counted
 from kafka_timers.core.callbacks import Target
 from kafka_timers.core.wire import Topics, partitions_in
 from kafka_timers.errors import BrokerError, TopicsError
+from kafka_timers.runtime.targets import TopicLookup
 from kafka_timers.settings import WorkerSettings
-from kafka_timers.worker.targets import TopicLookup
 
 log = logging.getLogger(__name__)
 

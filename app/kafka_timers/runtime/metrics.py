@@ -1,7 +1,7 @@
 """
 All metrics of the worker, with the unit in each name; docs/operate.md explains what to do about each.
 
-There is one registry for each process. The worker makes it and `kafka_timers.probes` serves it.
+There is one registry for each process. The worker makes it and `kafka_timers.runtime.probes` serves it.
 """
 
 from bisect import bisect_left
@@ -14,7 +14,7 @@ from prometheus_client.metrics_core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from kafka_timers.gauges import KnownGauge
+from kafka_timers.runtime.gauges import KnownGauge
 
 _BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300)
 _CALLERS_MAX = 100

@@ -19,9 +19,9 @@ from pathlib import Path
 
 from aiokafka.errors import KafkaError
 
+from kafka_timers.broker.environment import env_name
 from kafka_timers.broker.groups import remove_member
-from kafka_timers.die_with_parent import die_with_us
-from kafka_timers.environment import env_name
+from kafka_timers.runtime.die_with_parent import die_with_us
 from kafka_timers.settings import WorkerSettings
 
 log = logging.getLogger(__name__)

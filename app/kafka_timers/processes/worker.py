@@ -15,6 +15,7 @@ import signal
 import socket
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from aiokafka.errors import KafkaError
 
 from kafka_timers.adapters import door_topics
 from kafka_timers.adapters.added import AddedPartitions
-from kafka_timers.adapters.passing import Outlet
+from kafka_timers.adapters.passing import DoorSettings, Outlet
 from kafka_timers.adapters.reader import AdapterReader
 from kafka_timers.broker.bounds import LogBounds
 from kafka_timers.broker.cluster import Cluster
@@ -38,31 +39,31 @@ from kafka_timers.core.wire import FORMAT, Topics, number_in
 from kafka_timers.errors import BrokerError, SettingsError, WorkerError
 from kafka_timers.planner.metrics import PlannerMetrics
 from kafka_timers.planner.planner import SchedulePlanner
-from kafka_timers.probes import Probes
+from kafka_timers.processes.start import Found, connected, find_out, tried
+from kafka_timers.processes.supervisor import keep_member_id, run_all
+from kafka_timers.runtime.log_reader import LogReader
+from kafka_timers.runtime.metrics import WorkerMetrics
+from kafka_timers.runtime.priority import PriorityGate
+from kafka_timers.runtime.probes import Probes
+from kafka_timers.runtime.rejecting import Rejects
+from kafka_timers.runtime.targets import TopicLookup
+from kafka_timers.runtime.tasks import cancel
+from kafka_timers.runtime.ticks import TickReader
 from kafka_timers.settings import WorkerSettings
 from kafka_timers.worker.end_offsets import EndOffsets
 from kafka_timers.worker.held import Held
 from kafka_timers.worker.history import History
 from kafka_timers.worker.lake_watch import watch_lake
 from kafka_timers.worker.membership import make_app
-from kafka_timers.worker.metrics import WorkerMetrics
 from kafka_timers.worker.owner import Owner
 from kafka_timers.worker.ports import Stores
 from kafka_timers.worker.prebuild import ByteBudget
-from kafka_timers.worker.priority import PriorityGate
 from kafka_timers.worker.query_server import QueryServer
 from kafka_timers.worker.questions import Questions
-from kafka_timers.worker.reader import LogReader
-from kafka_timers.worker.rejecting import Rejects
 from kafka_timers.worker.replies import KafkaReplies
 from kafka_timers.worker.sender import KafkaSender
 from kafka_timers.worker.shared import Ports
-from kafka_timers.worker.start import Found, connected, find_out, tried
 from kafka_timers.worker.stores import StoreFolders
-from kafka_timers.worker.supervisor import keep_member_id, run_all
-from kafka_timers.worker.targets import TopicLookup
-from kafka_timers.worker.tasks import cancel
-from kafka_timers.worker.ticks import TickReader
 from kafka_timers.worker.unowned import Unowned
 
 log = logging.getLogger(__name__)
@@ -288,7 +289,7 @@ class Worker:
             stores=StoreFolders(Path(settings.data_dir), f"{cluster.id}/{topics.requests}", settings.horizon_s),
             callback_topics=lookup,
             rejects=Rejects(topics.rejected, found.own[topics.rejected], topics.requests, home),
-            history=History.of(settings),
+            history=history_of(settings),
             replies=replies,
             budget=ByteBudget(settings.arm_bytes),
             gate=gate,
@@ -313,7 +314,7 @@ class Worker:
             return []
         outlet = _outlet(ports)
         return [
-            AdapterReader(self._settings, name, topic, outlet, ports.gate, self.metrics, self._clock)
+            AdapterReader(door_settings(self._settings), name, topic, outlet, ports.gate, self.metrics, self._clock)
             for name, topic in named
         ]
 
@@ -379,7 +380,9 @@ class Worker:
         # Nothing is sent to the topic itself.
         outlet = Outlet(topic, rejects.target, rejects.topic, rejects.target)
         settings, clock = self._settings, self._clock
-        await AddedPartitions(settings, topic, ports.partitions, outlet, ports.gate, self.metrics, clock).run()
+        await AddedPartitions(
+            door_settings(settings), topic, ports.partitions, outlet, ports.gate, self.metrics, clock
+        ).run()
 
 
 def _outlet(ports: Ports) -> Outlet:
@@ -455,3 +458,14 @@ def _logged(what: str) -> Iterator[None]:
         yield
     except KafkaError as error:
         log.warning("%s: %s", what, error)
+
+
+def history_of(settings: WorkerSettings) -> History | None:
+    """Return the history of etf1's door that *settings* ask for; None if they ask for none."""
+    sources = [topic.encode() for name, topic in door_topics(settings.door) if name == "etf1"]
+    return History(settings.door_history.encode(), frozenset(sources)) if settings.door_history else None
+
+
+def door_settings(settings: WorkerSettings) -> DoorSettings:
+    """Return those of *settings* that a door needs."""
+    return DoorSettings(**{field.name: getattr(settings, field.name) for field in fields(DoorSettings)})

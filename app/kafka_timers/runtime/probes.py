@@ -14,7 +14,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from kafka_timers.http_server import HttpServer
+from kafka_timers.runtime.http_server import HttpServer
 
 __all__ = ["Probes", "served_by_thread"]
 

@@ -16,7 +16,7 @@ from aiokafka.errors import KafkaError
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.groups import joining
-from kafka_timers.worker.tasks import cancel
+from kafka_timers.runtime.tasks import cancel
 
 __all__ = ["SharedTopic"]
 
