@@ -12,10 +12,10 @@ from kafka_timers.core.keys import batch_key, row_key
 from kafka_timers.core.refused import Reason
 from kafka_timers.core.rows import framed, pack
 from kafka_timers.core.wire import Future
+from kafka_timers.processes.worker import history_of
 from kafka_timers.settings import WorkerSettings
-from kafka_timers.worker.history import History
 
-HISTORY = History.of(WorkerSettings(door="etf1=schedules,etf1=more,headers=timers", door_history="history"))
+HISTORY = history_of(WorkerSettings(door="etf1=schedules,etf1=more,headers=timers", door_history="history"))
 
 
 def asked(topic: str = "callbacks", tombstones: str = "schedules", **more: Any) -> Future:
