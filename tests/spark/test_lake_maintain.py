@@ -127,7 +127,12 @@ def test_ranges_that_touch_are_one(ranges: list[tuple[int, int]], wanted: list[t
 
 def test_all_is_sealed_that_each_partition_has_sealed(spark: SparkSession) -> None:
     columns = "partition int, last bigint, through binary, partitions int, end_ms bigint"
-    seals = [(0, 50, None, 2, None), (0, 40, None, 2, None), (0, 90, b"x", 2, None), (1, 60, None, 2, None)]
+    seals = [
+        (0, 50, None, 2, 51_000),
+        (0, 40, None, 2, 41_000),
+        (0, 90, b"x", 2, 91_000),
+        (1, 60, None, 2, 61_000),
+    ]
     assert sealed_by(spark.createDataFrame(seals, columns)) == 50
     # Of second 55 something is left.
     assert sealed_by(spark.createDataFrame([*seals, (0, 55, None, 2, 55_999)], columns)) == 54
