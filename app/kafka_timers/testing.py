@@ -151,7 +151,6 @@ class InMemoryTimers:
         self.client: TimerClient = _InMemoryClient(_InMemoryChannel(self, self._answers), clock)
         self._clock = clock
         self._partition = Partition(0)
-        # In the service the first seal of a partition tells these offsets.
         self._store = MemoryStore()
         self._topics: defaultdict[str, list[ConsumerRecord[bytes, bytes]]] = defaultdict(list)
         self._taken: defaultdict[str, int] = defaultdict(int)

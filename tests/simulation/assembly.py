@@ -50,7 +50,7 @@ from simulation.kafka import Kafka
 from simulation.loop import PROCESS, SeededLoop
 from simulation.network import Network
 
-# As in `worker.process`.
+# As in `processes.worker`.
 HAND_OVER_S = 2.0
 # Twice as long as there, since a fifth as much runs.
 _HOUSEKEEPING_S = 1.0

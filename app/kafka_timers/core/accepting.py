@@ -2,7 +2,7 @@
 Accept records of `timer-request` into a partition: the rows to keep of them, and what they do to earlier ones.
 
 Three passes, each over all records: *judge* each of them by itself, *decide* what those of a timer id do to each other,
-and *place* what is left under its key. Only the second one looks at earlier records, and only the third one keeps any.
+and *place* what is left. Only the second one looks at earlier records, and only the third one keeps any.
 
 A refused request is kept like any other until the next tick takes it to `timer-rejected`, in the same transaction as
 that second's callbacks. So it gets there exactly once, despite any crash. A record with a timer id of another partition
@@ -22,7 +22,7 @@ from kafka_timers.core import rows as batches
 from kafka_timers.core.callbacks import Shown
 from kafka_timers.core.changes import Row
 from kafka_timers.core.decisions import decide
-from kafka_timers.core.keys import REFUSED_MS, Copied, batch_key, is_late, row_key
+from kafka_timers.core.keys import REFUSED_MS, Copied, batch_key, copied_in, is_late, row_key
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.refused import Reason, pack_forwarded, pack_refused
 from kafka_timers.core.verdicts import Ask, Cancel, Screened, SendOn, Verdict, dues_of, judged, screened, timer_record
@@ -136,7 +136,6 @@ class _Judgement(NamedTuple):
 def _judge(record: Record, partition: Partition, partitions: int, faults: dict[int, Exception]) -> _Judgement:
     try:
         verdict = judged(record, partition.number, partitions)
-        named = None
         if isinstance(verdict, Cancel):
             return _Judgement(record, verdict, timer_record(verdict.future, None, record, partition.number))
         if not isinstance(verdict, Ask):
@@ -144,6 +143,7 @@ def _judge(record: Record, partition: Partition, partitions: int, faults: dict[i
         due_ms, future = verdict
         is_copy = future.HasField("copy")
         is_left = not is_copy and is_far(due_ms // 1000, record.timestamp // 1000, partition.horizon_s)
+        named = None
         # A copy that is done may be followed by another copy of the same original.
         if future.timerId or is_copy:
             named = timer_record(future, due_ms, record, partition.number, far=is_left)
@@ -218,13 +218,13 @@ def _place(
 
 
 def _place_request(judgement: _Judgement, asked: Ask, out: Accepted) -> None:
-    record, key, (due_ms, future) = judgement.record, judgement.key, asked
-    _, copied = _name_of(record, future)
+    record, key = judgement.record, judgement.key
     if key is None or record.offset in out.decided.dropped or record.offset in out.decided.ignored:
         return
+    copied = copied_in(key)
     if copied:
         out.copies[LATE if is_late(key) else IN_TIME] += 1
-        out.copies_lead_s += max(due_ms // 1000 - record.timestamp // 1000, 0)
+        out.copies_lead_s += max(asked.due_ms // 1000 - record.timestamp // 1000, 0)
     out.topics.add(judgement.topic)
     out.rows.append((key, unframed(record.value or b"")))
     out.offsets.append(copied.decided if copied else record.offset)

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from kafka_timers.core.outcomes import State
+from kafka_timers.core.wire import last_second_of
 from kafka_timers.lake.conditions import ignored_among, intervals_about, outcomes_in
 from kafka_timers.lake.outcomes import covered, newest_of
 from kafka_timers.lake.schema import CANCEL, COPY, REQUEST
@@ -120,7 +121,7 @@ def _judge(rows: Sequence[_Row], reasons: Mapping[tuple[int, int], str], few: Fe
                     "taken_by": None,
                     "far": outcome.copied_at is not None,
                     "fence": seal.fence,
-                    "sealed_in": (seal.end_ms - 1) // 1000,
+                    "sealed_in": last_second_of(seal),
                     "late": seal.end_ms > row["reached"]["end_ms"],
                     "seal_appended_ms": appended_ms[seal.end_ms, seal.fence],
                 }

@@ -201,7 +201,7 @@ def _expire_requests(spark: SparkSession, root: str, cutoff_s: int) -> None:
 def _expire_seals(spark: SparkSession, root: str, cutoff_s: int) -> None:
     seals = tables.read(spark, root, SEALS)
     # The last seal of a partition shows how far it is, even if it has stood still since.
-    last = seals.where("through IS NULL").groupBy("partition").agg(F.max_by("offset", F.col("end_ms")).alias("offset"))
+    last = seals.where("through IS NULL").groupBy("partition").agg(F.max_by("offset", "end_ms").alias("offset"))
     ended = f"day < '{_day(cutoff_s)}'"
     _keep_only(spark, root, SEALS, ended, seals.where(ended).join(last, ["partition", "offset"], "left_semi"))
 
@@ -238,7 +238,7 @@ def ended_by(second: int) -> str:
 
 def sealed_by(seals: DataFrame) -> int:
     """Return the second up to which all partitions are sealed; 0 if one of them has no complete seal."""
-    ends = seals.where("through IS NULL").groupBy("partition").agg(F.max(F.col("end_ms")).alias("end_ms"))
+    ends = seals.where("through IS NULL").groupBy("partition").agg(F.max("end_ms").alias("end_ms"))
     [row] = ends.agg(F.min("end_ms"), F.count("*")).collect()
     [partitions] = seals.agg(F.max("partitions")).collect()
     return row[0] // 1000 - 1 if row[0] is not None and row[1] >= partitions[0] else 0

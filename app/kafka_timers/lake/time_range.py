@@ -239,7 +239,7 @@ def _last_before(complete: DataFrame, second: int, partitions: int) -> dict[int,
     complete = complete.where(F.col("end_ms") <= second * 1000)
     for since in (second - _DAY_S, 0):
         ended = complete.where(F.col("last").between(since, second - 1)).groupBy("partition")
-        latest = ended.agg(F.max(F.struct(F.col("end_ms"), "fence")).alias("latest")).select("partition", "latest.*")
+        latest = ended.agg(F.max(F.struct("end_ms", "fence")).alias("latest")).select("partition", "latest.*")
         found |= {row[0]: (row[1], row[2]) for row in latest.collect()}
         if len(found) == partitions:
             break

@@ -5,7 +5,7 @@ The worker passes in Kafka and RocksDB. The simulation passes in models of Kafka
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from kafka_timers.broker.batches import Batch
 from kafka_timers.broker.seals import Tail
@@ -14,10 +14,7 @@ from kafka_timers.core.refused import Reason
 from kafka_timers.core.versions import Letter
 from kafka_timers.core.wire import Sealed
 from kafka_timers.runtime.filling import Ready
-
-if TYPE_CHECKING:
-    # The oscillator reads its log with the same code, and has no RocksDB.
-    from kafka_timers.worker.store import TimerStore
+from kafka_timers.worker.store import TimerStore
 
 
 class LogBounds(Protocol):
@@ -142,7 +139,7 @@ class Stores(Protocol):
     def free_bytes(self, numbers: Iterable[int]) -> int:
         """Return the free bytes of the fullest disk that holds one of the partitions *numbers*."""
 
-    def open(self, number: int) -> "TimerStore":
+    def open(self, number: int) -> TimerStore:
         """
         Open the store of partition *number*, and create it if it is missing.
 
@@ -150,7 +147,7 @@ class Stores(Protocol):
             Exception: RocksDB cannot open it.
         """
 
-    async def close(self, store: "TimerStore") -> None:
+    async def close(self, store: TimerStore) -> None:
         """Close *store*. Once this returns or is cancelled, its folder may be opened again."""
 
     def destroy(self, number: int) -> None:
