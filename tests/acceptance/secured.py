@@ -64,7 +64,7 @@ class SecuredKafka:
 
     async def __aenter__(self) -> Self:
         """Start the broker, and make its users."""
-        plain, sasl, tls, controller = ports()
+        plain, sasl, tls, controller = (free_port() for _ in range(4))
         self.sasl, self.tls = f"127.0.0.1:{sasl}", f"127.0.0.1:{tls}"
         server = self.folder / "server.pem"
         server.write_bytes(pem_of(self._authority.issue_cert("127.0.0.1")))
@@ -194,14 +194,6 @@ def pem_of(issued: trustme.LeafCert) -> bytes:
     key = load_pem_private_key(issued.private_key_pem.bytes(), None)
     pkcs8 = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     return pkcs8 + b"".join(blob.bytes() for blob in issued.cert_chain_pems)
-
-
-def ports() -> list[int]:
-    """Return four ports that are free."""
-    found: set[int] = set()
-    while len(found) < 4:
-        found.add(free_port())
-    return list(found)
 
 
 def token_for(user: str, life_s: int = 600) -> str:

@@ -1,16 +1,18 @@
-"""Child processes: how they end, and the errors about them."""
+"""Child processes: how they end, the errors about them, and the ports that they are given."""
 
 import asyncio
 import os
 import signal
 import subprocess
 import sys
+from collections import deque
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from patience import LIMIT_S
 
+from kafka_timers.dev import broker
 from kafka_timers.dev.process import Child
 
 # Says that it is up and then waits for a signal; SIGTERM ends it well.
@@ -111,3 +113,10 @@ asyncio.run(main())
         if not ended.is_set():
             signal.pidfd_send_signal(child, signal.SIGKILL)
         os.close(child)
+
+
+def test_a_port_is_not_given_to_a_second_program_before_the_first_one_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker, "PORTS", broker.PORTS[:20])
+    monkeypatch.setattr(broker, "_returned", deque(maxlen=10))
+    given = [broker.free_port() for _ in range(10)]
+    assert len(set(given)) == 10

@@ -13,7 +13,8 @@ import random
 import shutil
 import socket
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -35,6 +36,8 @@ HOST = "127.0.0.1"
 # Ports of the second range are known to brokers only. A port of the first range is free for some moments while its
 # program starts, so nothing may take one unasked.
 PORTS, INNER_PORTS = range(20_000, 30_000), range(30_000, 32_000)
+# The programs that these are meant for may not listen yet.
+_returned: deque[int] = deque(maxlen=100)
 
 _START_LIMIT_S = 300.0
 _STOP_LIMIT_S = 20.0
@@ -292,17 +295,17 @@ def new_cluster_id() -> str:
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
 
 
-def free_port(besides: Collection[int] = (), *, inner: bool = False) -> int:
+def free_port(*, inner: bool = False) -> int:
     """
-    Return a TCP port on 127.0.0.1 that is free and not in *besides*.
+    Return a TCP port on 127.0.0.1 that is free and none of the last hundred that were returned.
 
     Args:
-        besides: ports to leave out.
         inner: return one of `INNER_PORTS`, for brokers only, instead of one of `PORTS`.
     """
     while True:
         port = random.choice(INNER_PORTS if inner else PORTS)  # noqa: S311  # not a secret
-        if port not in besides and _is_free(port):
+        if port not in _returned and _is_free(port):
+            _returned.append(port)
             return port
 
 

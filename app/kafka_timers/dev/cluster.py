@@ -76,9 +76,9 @@ class EmbeddedCluster:
         properties: Mapping[str, str] | None = None,
     ) -> None:
         self.folder = folder.absolute()
-        taken = list(ports) or _free_ports(3, inner=False)
+        taken = list(ports) or [free_port() for _ in _NODES]
         self._ports = dict(zip(_NODES, taken, strict=True))
-        more = iter(_free_ports(9, inner=True))
+        more = iter([free_port(inner=True) for _ in range(9)])
         internal, controller = dict(zip(_NODES, more, strict=False)), dict(zip(_NODES, more, strict=False))
         # The ports that the brokers themselves listen on for clients.
         behind = dict(zip(_NODES, more, strict=True)) if client_relay else self._ports
@@ -217,13 +217,6 @@ class EmbeddedCluster:
             f"{HOST} localhost\n" + "".join(f"{to} {self._name(node)}\n" for node, to in addresses.items())
         )
         return hosts
-
-
-def _free_ports(count: int, *, inner: bool) -> list[int]:
-    ports: list[int] = []
-    while len(ports) < count:
-        ports.append(free_port(ports, inner=inner))
-    return ports
 
 
 def _remembered_id(file: Path) -> str:
