@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 import pytest
 from brokers import make_topic, until_in_sync
 from forks import Forks
+from partable import PartableCluster
 from service import Service
 from service import service as service
 
 from kafka_timers.dev.broker import EmbeddedKafka
-from kafka_timers.dev.cluster import EmbeddedCluster
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -20,9 +20,9 @@ def forks() -> None:
 
 
 @pytest.fixture(scope="session")
-async def shared_cluster(needs_java: None, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EmbeddedCluster]:
+async def shared_cluster(needs_java: None, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[PartableCluster]:
     """The three brokers behind `cluster`; all tests that use it are in one file, so that one process starts them."""
-    brokers = EmbeddedCluster(tmp_path_factory.mktemp("cluster"), relay=True, client_relay=True)
+    brokers = PartableCluster(tmp_path_factory.mktemp("cluster"), client_relay=True)
     try:
         await brokers.start()
         yield brokers
@@ -31,7 +31,7 @@ async def shared_cluster(needs_java: None, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture
-async def cluster(shared_cluster: EmbeddedCluster) -> AsyncIterator[EmbeddedCluster]:
+async def cluster(shared_cluster: PartableCluster) -> AsyncIterator[PartableCluster]:
     """Three brokers that the test may stop, freeze and part; they are made whole before the next one."""
     yield shared_cluster
     await shared_cluster.mend()

@@ -1,4 +1,4 @@
-"""Three brokers that a test can break: the promises of `EmbeddedCluster`, and the service on them."""
+"""Three brokers that a test can break: the promises of `PartableCluster`, and the service on them."""
 
 import asyncio
 import json
@@ -21,6 +21,7 @@ from aiokafka.protocol.coordination import FindCoordinatorRequest
 from brokers import consuming, end_of, make_topic, partitions_as_told_by, until_in_sync, until_replaced
 from campaign.faults import FAULTS
 from campaign.run import run
+from partable import PartableCluster
 from patience import LIMIT_S
 from service import Service
 
@@ -36,14 +37,13 @@ from kafka_timers.broker.transaction_requests import CommittedOffsets, EndTransa
 from kafka_timers.clock import HostClock
 from kafka_timers.core.callbacks import Target
 from kafka_timers.core.wire import Future, Topics
-from kafka_timers.dev.cluster import EmbeddedCluster
 from kafka_timers.processes.worker import door_settings
 from kafka_timers.runtime.metrics import WorkerMetrics
 from kafka_timers.runtime.priority import PriorityGate
 from kafka_timers.settings import WorkerSettings
 
 
-def address(cluster: EmbeddedCluster, node: int) -> str:
+def address(cluster: PartableCluster, node: int) -> str:
     """Return where clients reach one of the brokers."""
     return cluster.bootstrap.split(",")[node - 1]
 
@@ -56,7 +56,7 @@ async def write(bootstrap: str, topic: str, partition: int) -> None:
 
 @pytest.mark.parametrize("how", ["hold", pytest.param("cut", marks=pytest.mark.chaos)])
 async def test_a_broker_parted_from_the_others_is_reached_by_clients_and_knows_nothing(
-    cluster: EmbeddedCluster, prefix: str, how: str
+    cluster: PartableCluster, prefix: str, how: str
 ) -> None:
     """It goes on telling that it leads, when the others have long replaced it."""
     topic = prefix + "x"
@@ -78,7 +78,7 @@ async def test_a_broker_parted_from_the_others_is_reached_by_clients_and_knows_n
     await until_in_sync(cluster)
 
 
-async def test_a_broker_that_clients_do_not_reach_stays_in_the_cluster(cluster: EmbeddedCluster, prefix: str) -> None:
+async def test_a_broker_that_clients_do_not_reach_stays_in_the_cluster(cluster: PartableCluster, prefix: str) -> None:
     """The partitions of others are still replicated to it, and it is asked in vain."""
     topic = prefix + "x"
     await make_topic(cluster.bootstrap, topic, 3, replicas=3)
@@ -104,7 +104,7 @@ async def test_a_broker_that_clients_do_not_reach_stays_in_the_cluster(cluster: 
 
 
 async def test_records_are_taken_while_a_broker_is_killed_and_it_catches_up(
-    cluster: EmbeddedCluster, prefix: str
+    cluster: PartableCluster, prefix: str
 ) -> None:
     """Two of three are enough to write."""
     topic = prefix + "x"
@@ -130,7 +130,7 @@ class FatalAnswers(Cluster):
         killing: the brokers, of which one dies with its answer to the next end of a transaction; None: nobody dies.
     """
 
-    killing: EmbeddedCluster | None = None
+    killing: PartableCluster | None = None
 
     async def send(self, node: int, request: Any, **more: Any) -> Any:
         answer = await super().send(node, request, **more)
@@ -143,7 +143,7 @@ class FatalAnswers(Cluster):
 
 @pytest.mark.parametrize("asks", ["to commit", "who it is"])
 async def test_a_producer_goes_on_when_its_coordinator_dies_with_an_answer(
-    cluster: EmbeddedCluster, prefix: str, asks: str
+    cluster: PartableCluster, prefix: str, asks: str
 ) -> None:
     """The next coordinator knows that what it is asked to write is written. A takeover would cost a second or more."""
     topic = prefix + "callbacks"
@@ -174,7 +174,7 @@ async def test_a_producer_goes_on_when_its_coordinator_dies_with_an_answer(
 # --- a door on them ---------------------------------------------------------------------------------------------------
 
 
-async def ask(cluster: EmbeddedCluster, node: int, request: Request[Any]) -> Any:
+async def ask(cluster: PartableCluster, node: int, request: Request[Any]) -> Any:
     """Return the answer of this one broker."""
     host, port = address(cluster, node).split(":")
     connection = await create_conn(host, int(port), request_timeout_ms=10_000)
@@ -184,7 +184,7 @@ async def ask(cluster: EmbeddedCluster, node: int, request: Request[Any]) -> Any
         connection.close()
 
 
-async def coordinator_of(cluster: EmbeddedCluster, group: str, node: int) -> int:
+async def coordinator_of(cluster: PartableCluster, group: str, node: int) -> int:
     """Return the broker that coordinates *group*, as broker *node* tells."""
     async with asyncio.timeout(LIMIT_S):
         while True:
@@ -194,7 +194,7 @@ async def coordinator_of(cluster: EmbeddedCluster, group: str, node: int) -> int
             await asyncio.sleep(0.2)
 
 
-async def made_for_a_door(cluster: EmbeddedCluster, prefix: str) -> tuple[Topics, str, str]:
+async def made_for_a_door(cluster: PartableCluster, prefix: str) -> tuple[Topics, str, str]:
     """Make the topics that a door reads and writes; return the service's, the one it reads, and the door's group."""
     topics, theirs = Topics.of(prefix), prefix + "theirs"
     for name in (topics.requests, topics.rejected, theirs):
@@ -247,7 +247,7 @@ async def sum_of_ends(bootstrap: str, topic: str) -> int:
 
 
 async def test_a_door_believes_no_coordinator_that_is_cut_off(
-    cluster: EmbeddedCluster, prefix: str, monkeypatch: pytest.MonkeyPatch
+    cluster: PartableCluster, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It tells an offset of before, from which on all was passed on already; here each door asks it first."""
     topics, theirs, group = await made_for_a_door(cluster, prefix)
@@ -301,7 +301,7 @@ async def test_a_door_believes_no_coordinator_that_is_cut_off(
 
 
 async def test_a_door_passes_each_record_on_once_while_the_coordinator_of_its_group_freezes(
-    cluster: EmbeddedCluster, prefix: str
+    cluster: PartableCluster, prefix: str
 ) -> None:
     """And when it wakes up and goes on with earlier requests."""
     topics, theirs, group = await made_for_a_door(cluster, prefix)
@@ -338,7 +338,7 @@ _FAULTS = [
 
 @pytest.mark.parametrize("name", _FAULTS)
 async def test_a_fault_of_one_of_three_brokers_neither_loses_nor_doubles(
-    name: str, cluster: EmbeddedCluster, prefix: str, tmp_path: Path
+    name: str, cluster: PartableCluster, prefix: str, tmp_path: Path
 ) -> None:
     """An oracle that knows nothing but the log of requests judges it: see tests/campaign."""
     outcome = await run(FAULTS[name], cluster, prefix, tmp_path, rate=300, seed=1, short=True)
@@ -352,7 +352,7 @@ def wants_ticks_alone(body: str) -> bool:
     )
 
 
-async def test_a_worker_starts_while_a_broker_is_frozen(cluster: EmbeddedCluster, prefix: str, tmp_path: Path) -> None:
+async def test_a_worker_starts_while_a_broker_is_frozen(cluster: PartableCluster, prefix: str, tmp_path: Path) -> None:
     """The first one of those that it is given, and before the others know that it is away."""
     async with Service(cluster.bootstrap, prefix, tmp_path) as service:
         await until_in_sync(cluster)
@@ -369,7 +369,7 @@ async def test_a_worker_starts_while_a_broker_is_frozen(cluster: EmbeddedCluster
 
 
 async def test_a_worker_that_waits_for_its_group_heeds_sigterm(
-    cluster: EmbeddedCluster, prefix: str, tmp_path: Path
+    cluster: PartableCluster, prefix: str, tmp_path: Path
 ) -> None:
     async with Service(cluster.bootstrap, prefix, tmp_path) as service:
         await until_in_sync(cluster)
@@ -385,7 +385,7 @@ async def test_a_worker_that_waits_for_its_group_heeds_sigterm(
 
 
 async def test_a_client_publishes_and_is_answered_while_a_broker_is_frozen(
-    cluster: EmbeddedCluster, prefix: str, tmp_path: Path
+    cluster: PartableCluster, prefix: str, tmp_path: Path
 ) -> None:
     """One that knows the broker, which leads part of `timer-request` and of `timer-reply`, and one that starts then."""
     # On a busy machine it takes the others a minute to lead in its place.
@@ -414,7 +414,7 @@ async def test_a_client_publishes_and_is_answered_while_a_broker_is_frozen(
 
 
 async def test_status_tells_how_all_partitions_stand_while_a_broker_is_frozen(
-    cluster: EmbeddedCluster, prefix: str
+    cluster: PartableCluster, prefix: str
 ) -> None:
     await topics.create(Kafka(cluster.bootstrap), prefix, 6)
     await until_in_sync(cluster)

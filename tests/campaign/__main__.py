@@ -6,21 +6,22 @@ import json
 import tempfile
 from pathlib import Path
 
+from partable import PartableCluster
+
 from campaign.clocks import Clocks
 from campaign.faults import FAULTS, Fault
 from campaign.run import Outcome, run
 from campaign.table import page
 from kafka_timers.dev.broker import EmbeddedKafka
-from kafka_timers.dev.cluster import EmbeddedCluster
 
 
 async def once(fault: Fault, folder: Path, rate: float, seed: int, short: bool) -> Outcome:
     """Return the outcome of one run, on brokers that nobody has used."""
-    kafka = EmbeddedKafka(folder / "kafka") if fault.brokers == 1 else EmbeddedCluster(folder / "kafka", relay=True)
+    kafka = EmbeddedKafka(folder / "kafka") if fault.brokers == 1 else PartableCluster(folder / "kafka")
     clocks = Clocks(folder) if fault.wrong_clocks else None
-    if clocks and isinstance(kafka, EmbeddedCluster):
+    if clocks and isinstance(kafka, PartableCluster):
         for number, node in kafka.nodes.items():
-            node.environment = clocks.of_broker(number)
+            node.environment |= clocks.of_broker(number)
     await kafka.start()
     try:
         return await run(fault, kafka, "campaign-", folder, rate=rate, seed=seed, short=short, clocks=clocks)

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from partable import PartableCluster
+
 from campaign import topics
 from campaign.clocks import Clocks
 from campaign.faults import Fault
@@ -14,7 +16,6 @@ from campaign.load import Load
 from campaign.oracle import Answer, Callback, Verdict, expected, judge
 from campaign.stage import Stage
 from kafka_timers.dev.broker import EmbeddedKafka
-from kafka_timers.dev.cluster import EmbeddedCluster
 
 __all__ = ["Outcome", "run"]
 
@@ -50,7 +51,7 @@ class Outcome:
 
 async def run(
     fault: Fault,
-    kafka: EmbeddedKafka | EmbeddedCluster,
+    kafka: EmbeddedKafka | PartableCluster,
     prefix: str,
     folder: Path,
     *,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Self
 
 from aiokafka.client import CoordinationType
+from partable import PartableCluster
 
 from campaign import topics
 from campaign.clocks import Clocks
@@ -18,7 +19,6 @@ from kafka_timers.broker.bounds import LogBounds
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.dev.broker import EmbeddedKafka, free_port
-from kafka_timers.dev.cluster import EmbeddedCluster
 from kafka_timers.dev.process import Child
 from kafka_timers.worker.sender import transactional_ids
 
@@ -96,7 +96,7 @@ class Stage:
 
     def __init__(
         self,
-        kafka: EmbeddedKafka | EmbeddedCluster,
+        kafka: EmbeddedKafka | PartableCluster,
         prefix: str,
         folder: Path,
         partitions: int = 4,
@@ -131,9 +131,9 @@ class Stage:
         return [*self.oscillators, *self.workers]
 
     @property
-    def cluster(self) -> EmbeddedCluster:
+    def cluster(self) -> PartableCluster:
         """The three brokers."""
-        assert isinstance(self.kafka, EmbeddedCluster), "this fault is for three brokers"
+        assert isinstance(self.kafka, PartableCluster), "this fault is for three brokers"
         return self.kafka
 
     @property

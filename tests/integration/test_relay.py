@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 from patience import LIMIT_S
+from relay import Relay
 
 from kafka_timers.dev.broker import free_port
-from kafka_timers.dev.relay import Relay
 
 HOST = "127.0.0.1"
 LARGE = bytes(range(256)) * 40_000

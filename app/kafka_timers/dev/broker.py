@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from aiokafka.admin import AIOKafkaAdminClient
@@ -156,10 +155,10 @@ class EmbeddedKafka:
         tuning = ["-XX:TieredStopAtLevel=1", "-Xmx512m"]
         tuning += self._member.java if self._member else ()
         command = [str(program), *tuning, f"-Dlog4j2.configurationFile={logging}", "-cp", classpath]
-        if not self._data.exists():
-            await self._format(command)
-        config = self._configure(self._data)
         environment = os.environ | self.environment
+        if not self._data.exists():
+            await self._format(command, environment)
+        config = self._configure(self._data)
         self._child = await Child.start("Kafka", [*command, "kafka.Kafka", str(config)], self.log, environment)
         try:
             await self._until_it_answers(self._child)
@@ -197,9 +196,7 @@ class EmbeddedKafka:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
     @property
@@ -233,7 +230,7 @@ class EmbeddedKafka:
             **_ONE_BROKER,
         }
 
-    async def _format(self, command: list[str]) -> None:
+    async def _format(self, command: list[str], environment: Mapping[str, str]) -> None:
         # Under another name and then renamed, so that an interruption leaves no half-formatted data.
         unfinished = self.folder / "data.unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -245,7 +242,7 @@ class EmbeddedKafka:
             tool.append("--standalone")
         for name, level in self._features.items():
             tool += ["--feature", f"{name}={level}"]
-        child = await Child.start("Kafka's format", [*command, *tool], self.log)
+        child = await Child.start("Kafka's format", [*command, *tool], self.log, environment)
         try:
             if await child.wait():
                 raise KafkaSetupError(f"Kafka cannot prepare {self._data}: {await child.obituary()}")

@@ -2,7 +2,7 @@
 A relay for TCP connections that can hold or cut them, so that a test can break a network.
 
 It knows nothing of Kafka. To separate two programs, let them reach each other through one relay for each direction;
-see `kafka_timers.dev.cluster`.
+see `partable`.
 
     flows    bytes pass as they come
     held     nothing passes and no connection ends, as on a network that loses all packets; held bytes arrive later
