@@ -52,7 +52,7 @@ def test_recipes_run_when_the_page_says() -> None:
 
 def test_recipes_are_the_same_on_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     timers, schedules = InMemoryTimers(ManualClock(NOON_S)), in_python()
-    monkeypatch.setattr("kafka_timers.cli.schedules.TimerClient", lambda *_, **__: timers.client)
+    monkeypatch.setattr("kafka_timers.cli.asking.TimerClient", lambda *_, **__: timers.client)
     for name, (_, options, _) in zip(NAMES, rows("you want"), strict=True):
         words = ["schedule", "put", name, "--topic", "callbacks", *shlex.split(options.strip("`"))]
         assert CliRunner().invoke(program, words, catch_exceptions=False).exit_code == 0

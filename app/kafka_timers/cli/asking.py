@@ -7,8 +7,8 @@ Each command makes a request with `TimerClient`. The worker answers most of them
 import asyncio
 import json
 import sys
-from collections.abc import Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 from rich.console import Console
@@ -39,7 +39,9 @@ from kafka_timers.settings import QuerySettings
 if TYPE_CHECKING:
     from kafka_timers.operate.pending import Workers
 
-__all__ = ["ASKING", "EXIT_CODES", "answers_to", "show_answers"]
+__all__ = ["ASKING", "EXIT_CODES", "answers_to", "show_answers", "with_client"]
+
+_Answer = TypeVar("_Answer")
 
 # Exit code of a command, by the outcome.
 EXIT_CODES = {
@@ -53,6 +55,16 @@ EXIT_CODES = {
 # Most calls that run at once.
 _AT_ONCE = 500
 _SHOWN = 10
+
+
+def with_client(kafka: Kafka, topic_prefix: str, question: Callable[[TimerClient], Awaitable[_Answer]]) -> _Answer:
+    """Return the answer to *question*, which is called with a client of the service."""
+
+    async def ask() -> _Answer:
+        async with TimerClient(kafka, topic_prefix=topic_prefix, timeout_s=10.0) as client:
+            return await question(client)
+
+    return wait_for(ask())
 
 
 @click.command()
@@ -80,11 +92,10 @@ def send(kafka: Kafka, topic_prefix: str, as_json: bool, if_absent: bool, **give
     if if_absent and callback["timer_id"] is None:
         raise click.UsageError("--if-absent is about the timers of an id: give --timer-id with it")
 
-    async def schedule() -> Timer | Answer:
-        async with TimerClient(kafka, topic_prefix=topic_prefix, timeout_s=10.0) as client:
-            return await (client.create if if_absent else client.at)(when=when(), **callback)
+    def ask(client: TimerClient) -> Awaitable[Timer | Answer]:
+        return (client.create if if_absent else client.at)(when=when(), **callback)
 
-    timer = wait_for(schedule())
+    timer = with_client(kafka, topic_prefix, ask)
     if isinstance(timer, Answer):
         _show_new(callback["timer_id"], timer, as_json)
     if as_json:
@@ -123,12 +134,8 @@ def move(timer_id: str, kafka: Kafka, topic_prefix: str, as_json: bool, **given:
       5  no timer of this ID is pending, and nothing has changed
     """
     when, callback = callback_of(given)
-
-    async def ask() -> Answer:
-        async with TimerClient(kafka, topic_prefix=topic_prefix, timeout_s=10.0) as client:
-            return await client.move(timer_id, when(), **callback)
-
-    _show_new(timer_id, wait_for(ask()), as_json)
+    answer = with_client(kafka, topic_prefix, lambda client: client.move(timer_id, when(), **callback))
+    _show_new(timer_id, answer, as_json)
 
 
 def _show_new(timer_id: str, answer: Answer, as_json: bool) -> NoReturn:
@@ -215,12 +222,12 @@ def cancel(
         if not yes:
             click.confirm(f"cancel {len(named):,} timers?", abort=True, err=True)
         wanted = [(timer["timer_id"], {"if_pending": True, "request": timer["request"]}) for timer in named]
-
-    async def ask() -> list[Answer | KafkaTimersError]:
-        async with TimerClient(settings.kafka, topic_prefix=settings.topic_prefix, timeout_s=10.0) as client:
-            return await answers_to([client.cancel(timer_id, **how) for timer_id, how in wanted])
-
-    code = show_answers([timer_id for timer_id, _ in wanted], wait_for(ask()), as_json=as_json)
+    answers = with_client(
+        settings.kafka,
+        settings.topic_prefix,
+        lambda client: answers_to([client.cancel(timer_id, **how) for timer_id, how in wanted]),
+    )
+    code = show_answers([timer_id for timer_id, _ in wanted], answers, as_json=as_json)
     say_unknown(unknown)
     sys.exit(code)
 

@@ -1,12 +1,10 @@
-"""
-Options that several commands share, the types of their values, and options made from settings.
-"""
+"""Options that several commands share, the types of their values, and options made from settings."""
 
 import base64
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -30,6 +28,9 @@ __all__ = [
     "callback_of",
     "callback_options",
     "condition_options",
+    "content_of",
+    "content_options",
+    "given_by",
     "json_option",
     "moment_given",
     "on_instance",
@@ -137,16 +138,20 @@ class Principal(click.ParamType):
 # --- options ---------------------------------------------------------------------------------------------------------
 
 
-def options_of(settings: type, *only: str) -> Callable[[_Function], _Function]:
-    """Return a decorator that gives a command one option per field of *settings*, or per field named in *only*."""
+def given_by(*options: Callable[[Any], Any]) -> Callable[[_Function], _Function]:
+    """Return a decorator that gives a command *options*, which its help shows in this order."""
 
     def decorate(command: _Function) -> _Function:
-        for field in reversed(dataclasses.fields(settings)):
-            if not only or field.name in only:
-                command = _option(field)(command)
+        for option in reversed(options):
+            command = option(command)
         return command
 
     return decorate
+
+
+def options_of(settings: type, *only: str) -> Callable[[_Function], _Function]:
+    """Return a decorator that gives a command one option per field of *settings*, or per field named in *only*."""
+    return given_by(*(_option(field) for field in dataclasses.fields(settings) if not only or field.name in only))
 
 
 def _option(field: "dataclasses.Field[Any]") -> Callable[[_Function], _Function]:
@@ -196,58 +201,37 @@ json_option = click.option("--json", "as_json", is_flag=True, help="print JSON i
 def callback_options(*, needs_topic: bool) -> Callable[[_Function], _Function]:
     """Return a decorator that gives a command the options for the time and the content of a callback."""
     topic_help = "topic of the callback; it must exist"
-    if not needs_topic:
-        topic_help += "  [default: change only the time]"
-
-    def decorate(command: _Function) -> _Function:
-        for option in _callback_options(needs_topic, topic_help):
-            command = option(command)
-        return command
-
-    return decorate
-
-
-def _callback_options(needs_topic: bool, topic_help: str) -> Iterable[Callable[[_Function], _Function]]:
-    return reversed(
-        [
-            click.option("--in", "delay_ms", type=Delay(), help="fire after this duration, as 250ms, 3s, 1h30m or 2d"),
-            click.option("--at", "when", type=When(), help="fire at this time: ISO 8601 with a zone, or UNIX seconds"),
-            click.option("--topic", required=needs_topic, help=topic_help),
-            click.option("--key", help="key of the callback  [default: no key]"),
-            click.option("--key-base64", help="key of the callback in base64, if it is not text"),
-            click.option(
-                "--value",
-                default="",
-                show_default=True,
-                help="value of the callback; - reads it from the standard input",
-            ),
-            click.option("--tombstone", is_flag=True, help="ask for a callback without a value, in place of --value"),
-            click.option(
-                "--partition", type=click.IntRange(min=0), help="partition of the topic  [default: given by the key]"
-            ),
-            click.option("--partition-key", help="choose the partition by this, in place of the key  [default: none]"),
-            click.option("--token", help="cancellation token for the receiver  [default: none]"),
-            click.option(
-                "--header", "headers", type=_HeaderPair(), multiple=True, help="header of the callback; repeatable"
-            ),
-        ]
+    return given_by(
+        click.option("--in", "delay_ms", type=Delay(), help="fire after this duration, as 250ms, 3s, 1h30m or 2d"),
+        click.option("--at", "when", type=When(), help="fire at this time: ISO 8601 with a zone, or UNIX seconds"),
+        content_options(topic_help if needs_topic else f"{topic_help}  [default: change only the time]", needs_topic),
     )
 
 
-def content_options(command: _Function) -> _Function:
-    """Give *command* the options for the content of a callback, without its time; see `content_of`."""
-    # The last two are --at and --in.
-    for option in list(_callback_options(True, "topic of the callbacks; it must exist"))[:-2]:
-        command = option(command)
-    return command
+def content_options(topic_help: str, needs_topic: bool = True) -> Callable[[_Function], _Function]:
+    """Return a decorator that gives a command the options for the content of a callback; see `content_of`."""
+    return given_by(
+        click.option("--topic", required=needs_topic, help=topic_help),
+        click.option("--key", help="key of the callback  [default: no key]"),
+        click.option("--key-base64", help="key of the callback in base64, if it is not text"),
+        click.option(
+            "--value", default="", show_default=True, help="value of the callback; - reads it from the standard input"
+        ),
+        click.option("--tombstone", is_flag=True, help="ask for a callback without a value, in place of --value"),
+        click.option(
+            "--partition", type=click.IntRange(min=0), help="partition of the topic  [default: given by the key]"
+        ),
+        click.option("--partition-key", help="choose the partition by this, in place of the key  [default: none]"),
+        click.option("--token", help="cancellation token for the receiver  [default: none]"),
+        click.option(
+            "--header", "headers", type=_HeaderPair(), multiple=True, help="header of the callback; repeatable"
+        ),
+    )
 
 
 def callback_of(given: dict[str, Any]) -> tuple[Callable[[], datetime | float], dict[str, Any]]:
     """
     Return the time and the content of a callback from the options of `callback_options`.
-
-    Args:
-        given: values of the options.
 
     Returns:
         A function that returns the time, and keyword arguments for `TimerClient.at`. The function counts --in from its

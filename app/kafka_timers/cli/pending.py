@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from rich.console import Console
 
-from kafka_timers.cli.options import When, json_option, options_of, second_of
+from kafka_timers.cli.options import When, given_by, json_option, options_of, second_of
 from kafka_timers.cli.render import ahead_lines, pending_table, printable, unknown_lines
 from kafka_timers.cli.running import needs, wait_for
 from kafka_timers.clock import HostClock
@@ -25,26 +25,19 @@ if TYPE_CHECKING:
 __all__ = ["PENDING", "asked", "say_unknown"]
 
 _Answer = TypeVar("_Answer")
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 # How far `ahead` looks by default, in units.
 _BUCKETS = {"second": 60, "minute": 60, "hour": 24}
 
 
-def _filters(command: _Function) -> _Function:
-    """Give *command* the options that select timers."""
-    for option in reversed(
-        [
-            click.option("--topic", help="only timers with this callback topic"),
-            click.option("--key", help="only timers with this callback key"),
-            click.option("--timer-id", help="only the timer with this id"),
-            click.option("--id-prefix", help="only timers with an id that begins so"),
-            click.option("--from", "start", type=When(), help="only timers that fire at this time or later"),
-            click.option("--to", "end", type=When(), help="only timers that fire before this time"),
-        ]
-    ):
-        command = option(command)
-    return command
+_filters = given_by(
+    click.option("--topic", help="only timers with this callback topic"),
+    click.option("--key", help="only timers with this callback key"),
+    click.option("--timer-id", help="only the timer with this id"),
+    click.option("--id-prefix", help="only timers with an id that begins so"),
+    click.option("--from", "start", type=When(), help="only timers that fire at this time or later"),
+    click.option("--to", "end", type=When(), help="only timers that fire before this time"),
+)
 
 
 def _wanted(given: dict[str, Any]) -> dict[str, object]:

@@ -24,14 +24,7 @@ from kafka_timers.cli.asking import ASKING, EXIT_CODES
 from kafka_timers.cli.lake import lake
 from kafka_timers.cli.lake_audit import LAKE_AUDIT
 from kafka_timers.cli.lake_jobs import LAKE_JOBS
-from kafka_timers.cli.options import (
-    Principal,
-    Seconds,
-    json_option,
-    on_instance,
-    on_kafka,
-    options_of,
-)
+from kafka_timers.cli.options import Principal, Seconds, json_option, on_instance, on_kafka, options_of
 from kafka_timers.cli.pending import PENDING
 from kafka_timers.cli.rejected import REJECTED
 from kafka_timers.cli.render import (
@@ -64,7 +57,7 @@ from kafka_timers.operate.find import find as read_timers
 from kafka_timers.operate.health import problems_of
 from kafka_timers.operate.status import read_status
 from kafka_timers.operate.watch import watching
-from kafka_timers.settings import OscillatorSettings, PlannerSettings, WorkerSettings
+from kafka_timers.settings import GroupSettings, OscillatorSettings, PlannerSettings, WorkerSettings
 
 __all__ = ["main", "program"]
 
@@ -221,9 +214,10 @@ def topics_create(kafka: Kafka, topic_prefix: str, partitions: int, as_json: boo
     created = wait_for(create(kafka, topic_prefix, partitions))
     if as_json:
         click.echo(json.dumps({"created": created}))
-    for name in () if as_json else created:
+        return
+    for name in created:
         click.echo(f"created {name} with {partitions} partitions")
-    if not created and not as_json:
+    if not created:
         click.echo("all topics exist and stay as they are")
 
 
@@ -327,10 +321,10 @@ def watch(topic: str, kafka: Kafka, from_beginning: bool, count: int | None, as_
 
 
 @program.command()
-@on_kafka
-@options_of(WorkerSettings, "topic_prefix", "group", "allowed_topics", "seal_every_s")
+@options_of(GroupSettings)
+@options_of(WorkerSettings, "allowed_topics", "seal_every_s")
 @json_option
-def status(kafka: Kafka, topic_prefix: str, group: str, allowed_topics: str, seal_every_s: int, as_json: bool) -> None:
+def status(allowed_topics: str, seal_every_s: int, as_json: bool, **given: Any) -> None:
     """
     Show the state of the service, its problems and their remedies.
 
@@ -339,9 +333,10 @@ def status(kafka: Kafka, topic_prefix: str, group: str, allowed_topics: str, sea
     that fired a timer. The state of workers and doors comes from their consumer
     groups. It exits with 1 if there is a problem.
     """
+    settings = GroupSettings(**given)
     found = wait_for(
         read_status(
-            *(kafka, topic_prefix, group or instance_name(topic_prefix), HostClock()),
+            *(settings.kafka, settings.topic_prefix, settings.group, HostClock()),
             allowed_topics=allowed_topics,
             seal_every_s=seal_every_s,
         )

@@ -1,6 +1,4 @@
-"""
-`kafka-timers rejected` and `redrive`: commands that show refused requests and send them again.
-"""
+"""`kafka-timers rejected` and `redrive`: commands that show refused requests and send them again."""
 
 import json
 import sys
@@ -14,12 +12,10 @@ import click
 
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.seals import last_seals
-from kafka_timers.cli.asking import answers_to, show_answers
-from kafka_timers.cli.options import Delay, Seconds, When, json_option, moment_given, on_instance
+from kafka_timers.cli.asking import answers_to, show_answers, with_client
+from kafka_timers.cli.options import Delay, Seconds, When, given_by, json_option, moment_given, on_instance
 from kafka_timers.cli.render import printable, rejected_lines
 from kafka_timers.cli.running import wait_for
-from kafka_timers.client.request import Answer
-from kafka_timers.client.timer_client import TimerClient
 from kafka_timers.clock import HostClock
 from kafka_timers.core.rejected import Again, Rejected
 from kafka_timers.core.wire import Topics
@@ -31,18 +27,13 @@ __all__ = ["REJECTED"]
 _SHOWN = 10
 
 
-def _filters(command: Any) -> Any:
-    """Give *command* the options that select refused requests; it gets them as `which` and `since_s`."""
-    for option in reversed(
-        [
-            click.option("--reason", "reasons", multiple=True, help="only requests with this reason; repeatable"),
-            click.option("--topic", default="", help="only requests for this callback topic"),
-            click.option("--timer-id", default="", help="only requests with this timer id"),
-            click.option("--since", "since_s", type=Seconds(), help="how far back to look, as 1h  [default: all]"),
-        ]
-    ):
-        command = option(command)
-    return command
+# The first three are the fields of `Which`.
+_filters = given_by(
+    click.option("--reason", "reasons", multiple=True, help="only requests with this reason; repeatable"),
+    click.option("--topic", default="", help="only requests for this callback topic"),
+    click.option("--timer-id", default="", help="only requests with this timer id"),
+    click.option("--since", "since_s", type=Seconds(), help="how far back to look, as 1h  [default: all]"),
+)
 
 
 @click.command()
@@ -69,7 +60,7 @@ def rejected(
 
     With --json, each request is a line of its own.
     """
-    wanted = _which(which)
+    wanted = Which(**which)
 
     def show(each: Rejected) -> None:
         if as_json:
@@ -141,7 +132,7 @@ def redrive(
          why
       5  one was ignored
     """
-    wanted = _which(which)
+    wanted = Which(**which)
     if bool(places) == bool(since_s is not None or wanted != Which()):
         raise click.UsageError("give PLACEs, or say which with --reason, --topic, --timer-id or --since")
     due_ms = moment_given(delay_ms, when)
@@ -158,17 +149,17 @@ def redrive(
     if again and not dry_run:
         if not yes:
             click.confirm(f"send {len(again):,} requests again?", abort=True, err=True)
-        answers = wait_for(_sent(kafka, topic_prefix, list(again.values())))
+        answers = with_client(
+            kafka,
+            topic_prefix,
+            lambda client: answers_to([client.ask(each.future, each.due_ms) for each in again.values()]),
+        )
         code = show_answers([each.future.timerId for each in again.values()], answers, as_json=as_json)
     else:
         code = 0
         if as_json:
             click.echo(json.dumps([each.document() for each in found if each.place in again]))
     sys.exit(1 if not_again or not found else code)
-
-
-def _which(given: dict[str, Any]) -> Which:
-    return Which(given["reasons"], given["topic"], given["timer_id"])
 
 
 def _from_ms(since_s: int | None) -> int:
@@ -202,11 +193,6 @@ def _preview(found: Sequence[Rejected], not_again: Sequence[str]) -> None:
         click.secho(printable(why.encode()), fg="red", err=True)
     if not found and not not_again:
         click.echo("nothing of that kind was refused", err=True)
-
-
-async def _sent(kafka: Kafka, prefix: str, requests: Sequence[Again]) -> list[Answer | KafkaTimersError]:
-    async with TimerClient(kafka, topic_prefix=prefix, timeout_s=10.0) as client:
-        return await answers_to([client.ask(each.future, each.due_ms) for each in requests])
 
 
 REJECTED = (rejected, redrive)

@@ -1,6 +1,4 @@
-"""
-Tables and lines for people at a terminal. `operate.documents` has the same for programs, as JSON.
-"""
+"""Tables and lines for people at a terminal. `operate.documents` has the same for programs, as JSON."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -131,14 +129,14 @@ def _sealed(seconds: Sequence[int | None]) -> str:
     if not known:
         return "nothing yet"
     missing = len(seconds) - len(known)
-    told = f"up to {_utc(min(known), '%Y-%m-%d %H:%M:%S')} UTC"
-    return f"{told}; {missing} of {len(seconds)} partitions not yet" if missing else told
+    sealed = f"up to {_utc(min(known), '%Y-%m-%d %H:%M:%S')} UTC"
+    return f"{sealed}; {missing} of {len(seconds)} partitions not yet" if missing else sealed
 
 
 def problem_lines(problems: Sequence[str]) -> list[str]:
     """Return a line for each of *problems*, or one line if there are none."""
-    told = [f"{len(problems)} wrong:", *(f"  - {problem}" for problem in problems)] if problems else ["all is well"]
-    return [printable(line.encode()) for line in told]
+    lines = [f"{len(problems)} wrong:", *(f"  - {problem}" for problem in problems)] if problems else ["all is well"]
+    return [printable(line.encode()) for line in lines]
 
 
 def _refused(found: Refused | None) -> str:
@@ -161,8 +159,8 @@ def callback_lines(record: ConsumerRecord, now_s: float, width: int) -> list[str
         word = "late" if lateness_ms >= 0 else "early"
         head = f"{_moment(due_ms):23} {f'{_span(abs(lateness_ms))} {word}':>15} "
     due = (EXPIRY_HEADER, MILLIS_HEADER)
-    told = [(shown(name).encode(), value or b"") for name, value in record.headers if name not in due]
-    headers = " ".join(printable(name + b"=" + value) for name, value in told)
+    others = [(shown(name).encode(), value or b"") for name, value in record.headers if name not in due]
+    headers = " ".join(printable(name + b"=" + value) for name, value in others)
     line = head + _fitted(printable(record.key), 16) + " " + _fitted(printable(record.value), max(10, width - 57))
     return [line, *([f"{'':40}{_fitted(headers, max(20, width - 40)).rstrip()}"] if headers else [])]
 
@@ -213,12 +211,8 @@ def rejected_lines(rejected: Rejected) -> list[str]:
 
 def ahead_lines(counts: Mapping[int, int], unit_s: int, width: int) -> list[str]:
     """
-    Return *counts* as lines of at most *width* cells, a bar each.
-
-    Args:
-        counts: number of timers by the UNIX second in which a bucket begins, ascending; empty buckets are left out.
-        unit_s: seconds in a bucket.
-        width: width of the terminal in cells.
+    Return *counts* as lines of at most *width* cells, a bar each. *counts* has the number of timers by the UNIX second
+    in which a bucket begins, ascending; empty buckets are left out.
     """
     if not counts:
         return ["no timer waits"]

@@ -1,6 +1,4 @@
-"""
-Rows of the lake for people at a terminal, and as CSV.
-"""
+"""Rows of the lake for people at a terminal, and as CSV."""
 
 import base64
 import json
@@ -83,7 +81,6 @@ def _quoted(cell: str | bytes | None) -> str:
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Return *rows*, at least one, as a table."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for name in rows[0]:
         table.add_column(Text(printable(name.encode())), overflow="fold")
@@ -109,12 +106,12 @@ def kept_lines(kept: "Kept") -> Iterator[str]:
         more = f" and {len(offsets) - _SHOWN} more" if len(offsets) > _SHOWN else ""
         places = ", ".join(map(str, offsets[:_SHOWN]))
         yield f"Kafka still has the requests in partition {partition} at offsets {places}{more}"
-    for topic, told in kept.topics.items():
+    for topic, setting in kept.topics.items():
         name = printable(topic.encode())
-        if told is None:
+        if setting is None:
             yield f"callbacks: topic {name} is gone"
             continue
-        ms, policy = told
+        ms, policy = setting
         kept_for = "without limit" if int(ms) < 0 else f"for {int(ms) / 86_400_000:g} days"
         if "delete" not in policy:
             kept_for = "until a later one with their key or a tombstone"

@@ -1,6 +1,4 @@
-"""
-Helpers of all commands: set up logging, run an event loop, read arguments, and name a missing extra.
-"""
+"""Helpers of all commands: set up logging, run an event loop, read arguments, and name a missing extra."""
 
 import asyncio
 import logging

@@ -12,10 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from kafka_timers.broker.connection import Kafka
+from kafka_timers.cli.asking import with_client
 from kafka_timers.cli.options import Delay, When, content_of, content_options, json_option, on_instance
 from kafka_timers.cli.render import printable
-from kafka_timers.cli.running import needs, wait_for
-from kafka_timers.client.timer_client import TimerClient
+from kafka_timers.cli.running import needs
 from kafka_timers.client.times import At, Cron, Every, Times
 
 if TYPE_CHECKING:
@@ -32,13 +32,9 @@ def schedule() -> None:
 
 
 def _with_schedules(kafka: Kafka, topic_prefix: str, question: "Callable[[Schedules], Awaitable[_Answer]]") -> _Answer:
-    async def ask() -> _Answer:
-        async with TimerClient(kafka, topic_prefix=topic_prefix, timeout_s=10.0) as client:
-            return await question(client.schedules)
-
     with needs("schedules"):
         import kafka_timers.client.schedules  # noqa: F401  # says which extra is missing
-    return wait_for(ask())
+    return with_client(kafka, topic_prefix, lambda client: question(client.schedules))
 
 
 @schedule.command()
@@ -84,7 +80,7 @@ def _with_schedules(kafka: Kafka, topic_prefix: str, question: "Callable[[Schedu
 )
 @click.option("--paused", is_flag=True, help="have no runs until `schedule resume`")
 @click.option("--note", default="", help="a note for people")
-@content_options
+@content_options("topic of the callbacks; it must exist")
 @json_option
 def put(
     schedule_id: str,
@@ -243,7 +239,7 @@ def _show(found: "Recurring", as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(_document(found)))
         return
-    told = {
+    facts = {
         "schedule": found.schedule_id,
         "runs": found.times,
         "topic": found.topic,
@@ -251,8 +247,8 @@ def _show(found: "Recurring", as_json: bool) -> None:
         "next run": _next_text(found),
     }
     if found.note:
-        told["note"] = found.note
-    for name, text in told.items():
+        facts["note"] = found.note
+    for name, text in facts.items():
         click.echo(f"{name:<9}  {printable(text.encode())}")
 
 
