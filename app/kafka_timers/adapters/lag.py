@@ -1,10 +1,8 @@
-"""
-Reads the lag of adapters, from nothing but the offsets of their consumer groups, for `kafka-timers status`.
-"""
+"""Reads the lag of adapters, from nothing but the offsets of their consumer groups, for `kafka-timers status`."""
 
 import asyncio
-from dataclasses import dataclass
 from itertools import chain
+from operator import attrgetter
 
 from aiokafka.client import CoordinationType
 from aiokafka.protocol.commit import OffsetFetchRequest
@@ -14,28 +12,15 @@ from kafka_timers.broker.asking import CoordinatorLink
 from kafka_timers.broker.bounds import LogBounds
 from kafka_timers.broker.cluster import Cluster
 
-__all__ = ["AdapterLag", "adapter_lags"]
+__all__ = ["adapter_lags"]
 
 _LANE = "lag of doors"
 _LIMIT_S = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class AdapterLag:
-    """Number of offsets of a topic that an adapter has not read yet."""
-
-    adapter: str
-    topic: str
-    lag: int
-
-
-async def adapter_lags(cluster: Cluster, group: str) -> list[AdapterLag]:
+async def adapter_lags(cluster: Cluster, group: str) -> list[tuple[str, str, int]]:
     """
-    Return the lag of each adapter that has read anything.
-
-    Args:
-        cluster: the cluster to ask.
-        group: consumer group of the workers.
+    Return the adapters that have read anything: name, topic, and the number of offsets that are not read yet.
 
     Raises:
         aiokafka.errors.KafkaError: a coordinator or a leader does not answer within some seconds, or refuses.
@@ -44,13 +29,10 @@ async def adapter_lags(cluster: Cluster, group: str) -> list[AdapterLag]:
     return list(chain.from_iterable(found))
 
 
-async def _lags_of(cluster: Cluster, workers: str, adapter: str) -> list[AdapterLag]:
-    """Return the lag for each topic with a committed offset of the adapter."""
+async def _lags_of(cluster: Cluster, workers: str, adapter: str) -> list[tuple[str, str, int]]:
     group = adapter_group(workers, adapter)
-    what, link = "tell its offsets", CoordinatorLink(cluster, CoordinationType.GROUP, group, _LIMIT_S, _LANE)
-    answer = await link.ask(OffsetFetchRequest(group, None), lambda answer: answer.error_code, to=what)
-    if answer.error_code:
-        link.refuse(answer.error_code, what)
+    link = CoordinatorLink(cluster, CoordinationType.GROUP, group, _LIMIT_S, _LANE)
+    answer = await link.obeyed(OffsetFetchRequest(group, None), attrgetter("error_code"), "tell its offsets")
     read = {(topic, number): offset for topic, numbers in answer.topics for number, offset, *_ in numbers}
     topics = sorted({topic for topic, _ in read})
     await cluster.look_up(topics)
@@ -62,5 +44,5 @@ async def _lags_of(cluster: Cluster, workers: str, adapter: str) -> list[Adapter
         left = [
             end - max(read.get((topic, number), 0), starts[number]) for number, end in zip(numbers, ends, strict=True)
         ]
-        lags.append(AdapterLag(adapter, topic, sum([max(each, 0) for each in left])))
+        lags.append((adapter, topic, sum([max(each, 0) for each in left])))
     return lags

@@ -11,11 +11,11 @@ from functools import partial
 from typing import Any, NoReturn
 
 from aiokafka.client import CoordinationType
-from aiokafka.errors import KafkaError, KafkaTimeoutError, ProducerFenced, for_code
+from aiokafka.errors import KafkaError, ProducerFenced, for_code
 from aiokafka.protocol.api import Request
 
 from kafka_timers.broker import codes
-from kafka_timers.broker.cluster import Cluster
+from kafka_timers.broker.cluster import Cluster, limited
 
 __all__ = ["CoordinatorLink", "PerhapsFencedError", "gravest"]
 
@@ -35,11 +35,8 @@ class CoordinatorLink:
     A connection to one coordinator.
 
     Args:
-        cluster: the cluster to ask.
-        kind: transaction or group coordinator.
         name: transactional id or group name. None: ask any broker, because there is nothing to coordinate.
         timeout_s: limit of each question in seconds, repetitions included.
-        lane: the lane of the questions, see `Cluster`.
 
     Attributes:
         node: the broker that answered last, or that is asked next; None when it must be looked up.
@@ -67,47 +64,50 @@ class CoordinatorLink:
         Return the first final answer to *request*.
 
         Args:
-            request: the question.
             code_of: returns the error number in an answer.
             to: the purpose of the question in words, for messages.
-            limit_s: limit of this question in seconds, if it differs from `timeout_s`.
+            limit_s: limit of this question in seconds, if it differs from that of the link.
 
         Raises:
             KafkaTimeoutError: there was no final answer within the limit.
             aiokafka.errors.KafkaError: the connection fails, and would fail again.
         """
         unanswered, limit_s = self.unanswered, limit_s or self._timeout_s
-        try:
-            async with asyncio.timeout(limit_s) as limit:
-                while True:
-                    pause_s = _LATER_S
-                    try:
-                        node = await self._look_up()
-                        self.unanswered += 1
-                        answer = await self._cluster.send(
-                            node, request, lane=self._lane, has_moved=partial(self._has_moved, node)
-                        )
-                        self.unanswered -= 1
-                    except KafkaError as error:
-                        if not error.retriable:
-                            raise
-                        self.trouble, self.node = str(error), None
-                    else:
-                        code = code_of(answer)
-                        if code not in codes.DELAYS_OF_COORDINATORS:
-                            self.trouble = ""
-                            self._is_repeated = self.unanswered > unanswered
-                            return answer
-                        self.trouble = f"{self._where()} answers {codes.name_of(code)}"
-                        if code in codes.ELSEWHERE:
-                            self.node = None
-                        elif code in codes.COMPLETING:
-                            pause_s = _SOON_S
-                    await asyncio.sleep(pause_s)
-        except TimeoutError as error:
-            if not limit.expired():
-                raise
-            raise KafkaTimeoutError(f"asked to {to} for {limit_s:g} s: {self.trouble}") from error
+        async with limited(limit_s, lambda: f"asked to {to} for {limit_s:g} s: {self.trouble}"):
+            while True:
+                pause_s = _LATER_S
+                try:
+                    node = await self._look_up()
+                    self.unanswered += 1
+                    answer = await self._cluster.send(
+                        node, request, lane=self._lane, has_moved=partial(self._has_moved, node)
+                    )
+                    self.unanswered -= 1
+                except KafkaError as error:
+                    if not error.retriable:
+                        raise
+                    self.trouble, self.node = str(error), None
+                else:
+                    code = code_of(answer)
+                    if code not in codes.DELAYS_OF_COORDINATORS:
+                        self.trouble = ""
+                        self._is_repeated = self.unanswered > unanswered
+                        return answer
+                    self.trouble = f"{self._where()} answers {codes.name_of(code)}"
+                    if code in codes.ELSEWHERE:
+                        self.node = None
+                    elif code in codes.COMPLETING:
+                        pause_s = _SOON_S
+                await asyncio.sleep(pause_s)
+
+    async def obeyed(
+        self, request: Request[Any], code_of: Callable[[Any], int], what: str, limit_s: float | None = None
+    ) -> Any:
+        """Return the answer to *request*, which asks to do *what*, unless it is a refusal; see `ask` and `refuse`."""
+        answer = await self.ask(request, code_of, to=what, limit_s=limit_s)
+        if code := code_of(answer):
+            self.refuse(code, what)
+        return answer
 
     def refuse(self, code: int, what: str) -> NoReturn:
         """
@@ -119,14 +119,14 @@ class CoordinatorLink:
                 effect.
             aiokafka.errors.KafkaError: any other error.
         """
-        told = f"{self._where()} was asked to {what} and answers {codes.name_of(code)}"
+        refusal = f"{self._where()} was asked to {what} and answers {codes.name_of(code)}"
         if code not in codes.FENCED:
-            raise for_code(code)(told)
+            raise for_code(code)(refusal)
         if self._is_repeated:
             # A coordinator that has replaced another one cannot know whether that one's answer arrived. Kafka's
             # transaction log holds the epoch, but not the epoch before it.
-            raise PerhapsFencedError(f"{told}: another producer was let in, or its answer before was lost")
-        raise ProducerFenced(f"another producer was let in: {told}")
+            raise PerhapsFencedError(f"{refusal}: another producer was let in, or its answer before was lost")
+        raise ProducerFenced(f"another producer was let in: {refusal}")
 
     async def _look_up(self) -> int:
         if self.node is None:

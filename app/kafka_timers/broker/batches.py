@@ -18,13 +18,7 @@ _CHECKSUM, _TIMES, _PRODUCER = struct.Struct(">I"), struct.Struct(">qq"), struct
 
 
 class Batch:
-    """
-    Records for one partition.
-
-    Args:
-        bytes_max: size limit in bytes. The first record is taken at any size.
-        is_transactional: whether the batch is sent in transactions.
-    """
+    """Records for one partition, of *bytes_max* bytes at most; the first record is taken at any size."""
 
     __slots__ = ("_builder", "_count", "_encoded", "_is_full", "_leaves_ms")
 
@@ -52,13 +46,8 @@ class Batch:
         headers: list[tuple[str, bytes | None]] = [],  # noqa: B006  # read only, once per record
     ) -> Any:
         """
-        Append a record. Return None if the batch is full or was sent, and something else otherwise.
-
-        Args:
-            timestamp: UNIX milliseconds; None for now.
-            key: key of the record.
-            value: value of the record.
-            headers: headers of the record.
+        Append a record. Return None if the batch is full or was sent, and something else otherwise. *timestamp* is in
+        UNIX milliseconds; None for now.
         """
         if self._is_full:
             return None

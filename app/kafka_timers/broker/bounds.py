@@ -11,10 +11,10 @@ from collections.abc import Collection
 from functools import partial
 from typing import NamedTuple
 
-from aiokafka.errors import KafkaError, KafkaTimeoutError, for_code
+from aiokafka.errors import KafkaError, for_code
 
 from kafka_timers.broker import codes
-from kafka_timers.broker.cluster import Cluster, Leader
+from kafka_timers.broker.cluster import Cluster, Leader, limited
 from kafka_timers.broker.requests import ListOffsets
 
 __all__ = ["Bound", "LogBounds"]
@@ -35,9 +35,11 @@ class LogBounds:
     """
     Finds first and last offsets of one topic.
 
+    Its methods raise KafkaTimeoutError if no leader has answered in time, and another `aiokafka.errors.KafkaError` if
+    a leader refuses.
+
     Args:
         cluster: the cluster to ask. It must have looked the topic up.
-        topic: name of the topic.
         limit_s: how long to wait for a leader that answers, in seconds.
         is_committed: whether `end` stops where readers of committed records stop.
     """
@@ -50,13 +52,7 @@ class LogBounds:
         self._is_committed = is_committed
 
     async def starts(self, numbers: Collection[int]) -> dict[int, int]:
-        """
-        Return the first offset that each partition still has.
-
-        Raises:
-            KafkaTimeoutError: the leader of a partition has not answered in time.
-            aiokafka.errors.KafkaError: a leader refuses.
-        """
+        """Return the first offset that each partition still has."""
         bounds = await asyncio.gather(*(self._ask(number, ListOffsets.START) for number in numbers))
         return {number: bound.offset for number, bound in zip(numbers, bounds, strict=True)}
 
@@ -64,33 +60,23 @@ class LogBounds:
         """
         Return the offset after the last record.
 
-        Args:
-            number: partition number.
-            above: an offset that the leader must have. None: believe any broker that claims to lead.
-
-        Raises:
-            KafkaTimeoutError: no leader has answered in time.
-            aiokafka.errors.KafkaError: a leader refuses.
+        *above* is an offset that the leader must have; with None, any broker that claims to lead is believed.
         """
         if above is None:
             return (await self._ask(number, ListOffsets.END, is_committed=self._is_committed)).offset
-        try:
-            async with asyncio.timeout(self._limit_s) as limit:
-                while True:
-                    # While a transaction is open, the committed end may lie below *above*; so both ends are asked for.
-                    behind = await self._ask(number, ListOffsets.END, is_committed=False)
-                    stable = await self._ask(number, ListOffsets.END)
-                    if behind.offset > above and stable.epoch == behind.epoch:
-                        return stable.offset
-                    await asyncio.sleep(_PAUSE_S)
-                    await self.refresh()
-        except TimeoutError as error:
-            if not limit.expired():
-                raise
-            raise KafkaTimeoutError(
-                f"the broker that says it leads {self._topic} partition {number} does not have offset {above}, which "
-                f"is acknowledged: it is cut off from the others"
-            ) from error
+        cut_off = (
+            f"the broker that says it leads {self._topic} partition {number} does not have offset {above}, which is "
+            "acknowledged: it is cut off from the others"
+        )
+        async with limited(self._limit_s, lambda: cut_off):
+            while True:
+                # While a transaction is open, the committed end may lie below *above*; so both ends are asked for.
+                behind = await self._ask(number, ListOffsets.END, is_committed=False)
+                stable = await self._ask(number, ListOffsets.END)
+                if behind.offset > above and stable.epoch == behind.epoch:
+                    return stable.offset
+                await asyncio.sleep(_PAUSE_S)
+                await self.refresh()
 
     async def ends(self, numbers: Collection[int]) -> dict[int, int]:
         """Return the offset after the last record of each partition; see `end`."""
@@ -100,10 +86,6 @@ class LogBounds:
         """
         Return the offset of the first record appended at *moment_ms* (UNIX milliseconds) or later; None if there is
         none.
-
-        Raises:
-            KafkaTimeoutError: no leader has answered in time.
-            aiokafka.errors.KafkaError: a leader refuses.
         """
         first = await self._ask(number, moment_ms)
         return None if first.offset < 0 else first.offset
@@ -124,50 +106,44 @@ class LogBounds:
         led = [(self._topic, number) for number in self._cluster.led(self._topic, numbers).get(node, ())]
         has_moved = partial(self._cluster.has_lost, node, led) if led else None
         answer = await self._cluster.send(node, request, lane=self._lane, has_moved=has_moved)
-        told: dict[int, Bound | int] = {}
+        bounds: dict[int, Bound | int] = {}
         for _, partitions, *_ in answer.topics:
             for number, code, _, offset, epoch, *_ in partitions:
-                told[number] = code or Bound(offset, epoch)
+                bounds[number] = code or Bound(offset, epoch)
                 if not code and moment == ListOffsets.END:
                     self._cluster.learn(self._topic, number, Leader(node, epoch))
-        return told
+        return bounds
 
     async def _ask(self, number: int, moment: int, *, is_committed: bool = True) -> Bound:
         """Ask the leader, whichever broker that is, until one answers."""
         why = "no leader is known"
-        try:
-            async with asyncio.timeout(self._limit_s) as limit:
-                while True:
-                    if leader := self._cluster.leader(self._topic, number):
-                        why = f"{self._name_of(leader)} has not answered yet"
-                        told = await self._ask_leader(leader, number, moment, is_committed=is_committed)
-                        if isinstance(told, Bound):
-                            return told
-                        why = told
-                    await asyncio.sleep(_PAUSE_S)
-                    await self.refresh()
-        except TimeoutError as error:
-            if not limit.expired():
-                raise
-            raise KafkaTimeoutError(
-                f"no broker tells the bounds of {self._topic} partition {number} within {self._limit_s:g} s: {why}"
-            ) from error
+        what = f"no broker tells the bounds of {self._topic} partition {number} within {self._limit_s:g} s"
+        async with limited(self._limit_s, lambda: f"{what}: {why}"):
+            while True:
+                if leader := self._cluster.leader(self._topic, number):
+                    why = f"{self._name_of(leader)} has not answered yet"
+                    bound = await self._ask_leader(leader, number, moment, is_committed=is_committed)
+                    if isinstance(bound, Bound):
+                        return bound
+                    why = bound
+                await asyncio.sleep(_PAUSE_S)
+                await self.refresh()
 
     async def _ask_leader(self, leader: Leader, number: int, moment: int, *, is_committed: bool) -> Bound | str:
         """Return the answer of *leader*, or as text the reason to ask again."""
         try:
-            told = (await self.told_by(leader.node, [number], moment, is_committed=is_committed))[number]
+            bound = (await self.told_by(leader.node, [number], moment, is_committed=is_committed))[number]
         except KafkaError as error:
             if not error.retriable:
                 raise
             return str(error)
-        if isinstance(told, Bound):
-            if moment != ListOffsets.END or told.epoch >= leader.epoch:
-                return told
-            told = codes.NOT_LEADER
-        why = f"{self._name_of(leader)} answers {codes.name_of(told)}"
-        if told not in codes.DELAYS_OF_LEADERS:
-            raise for_code(told)(f"{self._topic} partition {number}: {why}")
+        if isinstance(bound, Bound):
+            if moment != ListOffsets.END or bound.epoch >= leader.epoch:
+                return bound
+            bound = codes.NOT_LEADER
+        why = f"{self._name_of(leader)} answers {codes.name_of(bound)}"
+        if bound not in codes.DELAYS_OF_LEADERS:
+            raise for_code(bound)(f"{self._topic} partition {number}: {why}")
         return why
 
     def _name_of(self, leader: Leader) -> str:

@@ -13,16 +13,23 @@ from typing import Any, NamedTuple, Self
 
 from aiokafka.client import CoordinationType
 from aiokafka.conn import AIOKafkaConnection, collect_hosts, create_conn
-from aiokafka.errors import KafkaConnectionError, KafkaError, RequestTimedOutError, StaleMetadata, for_code
+from aiokafka.errors import (
+    KafkaConnectionError,
+    KafkaError,
+    KafkaTimeoutError,
+    RequestTimedOutError,
+    StaleMetadata,
+    for_code,
+)
 from aiokafka.protocol.api import Request
 from aiokafka.protocol.coordination import FindCoordinatorRequest
 
 from kafka_timers.broker import codes
 from kafka_timers.broker.connection import Kafka
-from kafka_timers.broker.requests import ApiVersions, Metadata, transaction_version_in
+from kafka_timers.broker.requests import Metadata
 from kafka_timers.errors import LoginError
 
-__all__ = ["Cluster", "Leader"]
+__all__ = ["Cluster", "Leader", "limited"]
 
 # Limit of a question in seconds. It includes making the connection.
 LIMIT_S = 4.0
@@ -34,6 +41,23 @@ _DOUBT_S = 1.0
 _GREETING_S = 1.0
 _CLOSE_S = 1.0
 _ANY = "any"
+
+
+@asynccontextmanager
+async def limited(limit_s: float, why: Callable[[], str]) -> AsyncIterator[None]:
+    """
+    Limit the time of a block that asks again and again.
+
+    Raises:
+        KafkaTimeoutError: the block took longer than *limit_s* seconds; its text comes from *why*.
+    """
+    try:
+        async with asyncio.timeout(limit_s) as limit:
+            yield
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        raise KafkaTimeoutError(why()) from error
 
 
 class _Address(NamedTuple):
@@ -53,10 +77,9 @@ class Cluster:
     Connections to all brokers of a cluster. Use `open` to make one.
 
     Questions of one *lane* to one broker are answered one after the other, so a slow question needs a lane of its own.
+    All questions, and `open`, raise `aiokafka.errors.KafkaError` if no broker answers.
 
     Args:
-        kafka: address and login.
-        limit_s: limit of each question in seconds.
         options: connection options. They override those of *kafka*.
 
     Attributes:
@@ -88,12 +111,7 @@ class Cluster:
     @classmethod
     @asynccontextmanager
     async def open(cls, kafka: Kafka, limit_s: float = LIMIT_S, **options: Any) -> AsyncIterator[Self]:
-        """
-        Connect, and close all connections at the end.
-
-        Raises:
-            aiokafka.errors.KafkaError: no broker answers.
-        """
+        """Connect, and close all connections at the end."""
         cluster = cls(kafka, limit_s, **options)
         try:
             await cluster.refresh()
@@ -133,12 +151,7 @@ class Cluster:
         return f"broker {node} at {address.host}:{address.port}" if address else f"broker {node}"
 
     async def look_up(self, topics: Iterable[str]) -> None:
-        """
-        Ask for the leaders of *topics* now, and again with each later `refresh`.
-
-        Raises:
-            aiokafka.errors.KafkaError: no broker answers.
-        """
+        """Ask for the leaders of *topics* now, and again with each later `refresh`."""
         for topic in topics:
             self._topics.setdefault(topic, b"")
         if self._refreshing is not None:
@@ -189,12 +202,7 @@ class Cluster:
         await asyncio.shield(move)
 
     async def refresh(self) -> None:
-        """
-        Look up the brokers again, and the leaders of all topics that were asked for.
-
-        Raises:
-            aiokafka.errors.KafkaError: no broker answers.
-        """
+        """Look up the brokers again, and the leaders of all topics that were asked for."""
         if self._refreshing is None:
             self._refreshing = asyncio.create_task(self._refresh())
             self._refreshing.add_done_callback(self._refreshed)
@@ -253,12 +261,7 @@ class Cluster:
         return node
 
     async def leaderless(self) -> dict[str, dict[int, tuple[int, ...]]]:
-        """
-        Return the partitions without a leader, of all visible topics, with the replicas that are offline.
-
-        Raises:
-            aiokafka.errors.KafkaError: no broker answers.
-        """
+        """Return the partitions without a leader, of all visible topics, with the replicas that are offline."""
         answer = await self.ask_any(Metadata(None))
         found: dict[str, dict[int, tuple[int, ...]]] = {}
         for _, topic, _, _, partitions, *_ in answer.topics:
@@ -278,15 +281,6 @@ class Cluster:
             raise StaleMetadata("no broker is known")
         return min(self._brokers, key=lambda node: self._brokers[node] in self._silent)
 
-    async def transaction_version(self) -> int:
-        """
-        Return the transaction version that the brokers have agreed on; 2 and later have the protocol of KIP-890.
-
-        Raises:
-            aiokafka.errors.KafkaError: no broker answers.
-        """
-        return transaction_version_in(await self.ask_any(ApiVersions()))
-
     # --- questions ---------------------------------------------------------------------------------------------------
 
     async def send(
@@ -296,8 +290,6 @@ class Cluster:
         Return the answer of broker *node*.
 
         Args:
-            node: the broker to ask.
-            request: the question.
             lane: the question waits behind earlier ones of this lane.
             has_moved: returns True if another broker should be asked by now. Called once a second while there is no
                 answer.
@@ -346,21 +338,11 @@ class Cluster:
         return (await self._ask_some(request, 1, [*dict.fromkeys((*self._brokers.values(), *self._entries))]))[0]
 
     async def ask_two(self, request: Request[Any]) -> list[Any]:
-        """
-        Return the answers of two brokers, since one may have been cut off; of one if only one answers.
-
-        Raises:
-            LoginError, aiokafka.errors.KafkaError: no broker answers.
-        """
+        """Return the answers of two brokers, since one may have been cut off; of one if only one answers."""
         return await self._ask_some(request, 2, [*(self._brokers.values() or self._entries)])
 
     async def ask_all(self, request: Request[Any]) -> list[Any]:
-        """
-        Return the answers of all brokers except silent ones.
-
-        Raises:
-            LoginError, aiokafka.errors.KafkaError: no broker answers.
-        """
+        """Return the answers of all brokers except silent ones."""
         known = [*(self._brokers.values() or self._entries)]
         return await self._ask_some(request, len(known), known)
 
@@ -382,7 +364,7 @@ class Cluster:
                     asked, timeout=_ASK_NEXT_S if left else None, return_when=asyncio.FIRST_COMPLETED
                 )
                 # In the order of the questions, so that a seed of the simulation gives one history.
-                for task in [each for each in asked if each in done]:
+                for task in [task for task in asked if task in done]:
                     del asked[task]
                     if (error := task.exception()) is None:
                         answers.append(task.result())
@@ -439,8 +421,10 @@ class Cluster:
 
     def _opening(self, key: tuple[_Address, str]) -> "asyncio.Task[AIOKafkaConnection]":
         opening = self._connections.get(key)
-        if opening and opening.done() and (opening.cancelled() or opening.exception() or _is_closed(opening)):
-            opening = None
+        if opening and opening.done():
+            has_failed = opening.cancelled() or opening.exception()
+            if has_failed or not opening.result().connected():
+                opening = None
         if opening is None:
             (host, port), _ = key
             opening = self._connections[key] = asyncio.create_task(create_conn(host, port, **self._options))
@@ -451,10 +435,6 @@ class Cluster:
         """Close a connection, unless another one has replaced it."""
         if self._connections.get(key) is opening:
             await self._close([key])
-
-
-def _is_closed(opening: "asyncio.Task[AIOKafkaConnection]") -> bool:
-    return not opening.result().connected()
 
 
 def _look_at(task: "asyncio.Task[Any]") -> None:

@@ -20,7 +20,7 @@ from typing import Any, Self
 from aiokafka.helpers import create_ssl_context
 
 from kafka_timers.broker.environment import env_name
-from kafka_timers.broker.oauth import LoginTokens, login_tokens_of
+from kafka_timers.broker.oauth import login_tokens_of
 from kafka_timers.errors import SettingsError
 
 __all__ = ["PROPERTIES", "Kafka"]
@@ -99,7 +99,6 @@ class Kafka:
         Return the Kafka at *bootstrap* with the settings in *file* and *env*.
 
         Args:
-            bootstrap: brokers, host:port, comma separated.
             file: path of a file with lines name=value; # begins a comment. Empty: no file.
             env: environment, which wins over the file. `KAFKA_TIMERS_SASL_PASSWORD` sets `sasl.password`, and so on.
 
@@ -151,7 +150,8 @@ class Kafka:
         if self.mechanism:
             options["sasl_mechanism"] = self.mechanism
             if self.mechanism == "OAUTHBEARER":
-                options["sasl_oauth_token_provider"] = self._login_tokens()
+                given = [self.properties.get(name, "") for name in (_TOKEN_URL, _CLIENT_ID, _CLIENT_SECRET, _SCOPE)]
+                options["sasl_oauth_token_provider"] = login_tokens_of(*given)
             else:
                 options["sasl_plain_username"] = self.properties[_USER]
                 options["sasl_plain_password"] = self.properties[_PASSWORD]
@@ -212,12 +212,6 @@ class Kafka:
         except OSError as error:
             files = ", ".join(f"{name} {given[name]}" for name in (_CA, _CERTIFICATE, _KEY) if name in given)
             raise SettingsError(f"{files}: not all of it can be read, or a key does not fit: {error}") from error
-
-    def _login_tokens(self) -> LoginTokens:
-        given = self.properties
-        return login_tokens_of(
-            given[_TOKEN_URL], given.get(_CLIENT_ID, ""), given.get(_CLIENT_SECRET, ""), given.get(_SCOPE, "")
-        )
 
 
 def _read(file: str) -> dict[str, str]:

@@ -12,6 +12,7 @@ transaction and refuse its writes.
 
 import asyncio
 from collections.abc import Collection
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from aiokafka.client import CoordinationType
@@ -22,6 +23,7 @@ from aiokafka.protocol.transaction import AddOffsetsToTxnRequest, AddPartitionsT
 from kafka_timers.broker import codes
 from kafka_timers.broker.asking import CoordinatorLink, gravest
 from kafka_timers.broker.cluster import Cluster
+from kafka_timers.broker.requests import ApiVersions, transaction_version_in
 from kafka_timers.broker.transaction_requests import EndTransaction, InitProducerId
 from kafka_timers.errors import SettingsError
 
@@ -44,11 +46,12 @@ class Coordinator:
     """
     One producer's requests to its coordinator, and the producer's identity.
 
+    Each raises ProducerFenced if another producer has taken over, and another `aiokafka.errors.KafkaError` if the
+    coordinator does not answer or refuses.
+
     Args:
-        cluster: the cluster to ask.
         transactional_id: id of the producer; None for one without transactions.
         timeout_s: seconds after which brokers abort a transaction; also the limit of each method except `is_held`.
-        lane: lane of the questions, see `Cluster`.
 
     Attributes:
         identity: producer id and epoch, set by `init`. It may change with each transaction.
@@ -87,17 +90,14 @@ class Coordinator:
             ) from error
         if self._name is not None:
             async with asyncio.timeout(self._timeout_s):
-                self.joins_by_writing = await self._cluster.transaction_version() >= _SECOND_PROTOCOL
+                agreed = transaction_version_in(await self._cluster.ask_any(ApiVersions()))
+            self.joins_by_writing = agreed >= _SECOND_PROTOCOL
 
     async def add(self, partitions: Collection[tuple[str, int]]) -> dict[tuple[str, int], int]:
         """
         Add *partitions* to the transaction, and return those that were refused, with the error number.
 
         If one partition is refused, none is added: all others have `OPERATION_NOT_ATTEMPTED` then.
-
-        Raises:
-            ProducerFenced: another producer has taken over.
-            aiokafka.errors.KafkaError: the coordinator does not answer, or refuses.
         """
         by_topic: dict[str, list[int]] = {}
         for topic, number in partitions:
@@ -117,13 +117,7 @@ class Coordinator:
         return errors
 
     async def add_group(self, group: str) -> None:
-        """
-        Add the offsets of *group* to the transaction; needed in the first protocol only.
-
-        Raises:
-            ProducerFenced: another producer has taken over.
-            aiokafka.errors.KafkaError: the coordinator does not answer, or refuses.
-        """
+        """Add the offsets of *group* to the transaction; needed in the first protocol only."""
         what = f"add the offsets of group {group} to a transaction"
         await self._obeyed(AddOffsetsToTxnRequest(self._name or "", *self.identity, group), what)
 
@@ -171,11 +165,7 @@ class Coordinator:
         return True
 
     async def _obeyed(self, request: Request[Any], what: str, limit_s: float | None = None) -> Any:
-        """Return the answer to *request*, unless it is a refusal."""
-        answer = await self._link.ask(request, lambda answer: answer.error_code, to=what, limit_s=limit_s)
-        if answer.error_code:
-            self._link.refuse(answer.error_code, what)
-        return answer
+        return await self._link.obeyed(request, attrgetter("error_code"), what, limit_s)
 
     def _is_now(self, answer: Any) -> None:
         self.identity = Identity(answer.producer_id, answer.producer_epoch)

@@ -91,15 +91,7 @@ class _Session:
 
 
 class Fetcher:
-    """
-    Fetches records of *topic*.
-
-    Args:
-        cluster: the cluster to ask. It must have looked the topic up.
-        topic: name of the topic.
-        lane: lane of the questions, see `Cluster`.
-        is_committed: whether to read only committed records.
-    """
+    """Fetches records of *topic*. *cluster* must have looked the topic up."""
 
     def __init__(self, cluster: Cluster, topic: str, lane: str, *, is_committed: bool = True) -> None:
         self._cluster = cluster
@@ -134,7 +126,6 @@ class Fetcher:
         moment. Fetch from one node only one at a time.
 
         Args:
-            node: the node that leads the partitions.
             positions: the offset to read from, by partition.
             wait_ms: how long the broker waits for a first record, in milliseconds.
             anew: whether to return all partitions. If not, those are left out which have no more to tell than when this
@@ -220,14 +211,8 @@ class Fetcher:
 
 def parsed(data: bytes, aborted: Sequence[tuple[int, int]], position: int, stable: int, end: int) -> Fetched:
     """
-    Parse the answer to a fetch.
-
-    Args:
-        data: the batches.
-        aborted: producer id and first offset of each aborted transaction that overlaps the batches.
-        position: the requested offset.
-        stable: see `Fetched`.
-        end: see `Fetched`.
+    Parse the answer to a fetch. *aborted* has producer id and first offset of each aborted transaction that overlaps
+    the batches.
     """
     batches, parser, behind = [], MemoryRecords(data), position
     while parser.has_next():
@@ -246,13 +231,7 @@ def parsed(data: bytes, aborted: Sequence[tuple[int, int]], position: int, stabl
 
 
 def _committed(batches: Iterable[Any], aborted: Sequence[tuple[int, int]]) -> Iterator[Any]:
-    """
-    Yield the batches that hold records which were not aborted.
-
-    Args:
-        batches: batches, offsets ascending.
-        aborted: producer id and first offset of each aborted transaction that overlaps *batches*.
-    """
+    """Yield the batches that hold records which were not aborted. *aborted* is as in `parsed`."""
     left = sorted(aborted, key=lambda transaction: transaction[1])
     aborting: set[int] = set()
     for batch in batches:

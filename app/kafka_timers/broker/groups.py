@@ -33,7 +33,7 @@ class Member(NamedTuple):
     client_id: str
     host: str
     partitions: Mapping[str, Sequence[int]]
-    told: bytes
+    user_data: bytes
 
 
 class Group(NamedTuple):
@@ -47,11 +47,6 @@ class Group(NamedTuple):
 async def joining(kafka: Kafka, group: str, **options: Any) -> AsyncIterator[Joined]:
     """
     Yield a member of *group* that reads nothing, and stop it at the end, even while the broker is away.
-
-    Args:
-        kafka: the cluster of the group.
-        group: name of the group.
-        options: options of aiokafka's consumer.
 
     Raises:
         aiokafka.errors.KafkaError: no broker answers.
@@ -75,12 +70,8 @@ async def joining(kafka: Kafka, group: str, **options: Any) -> AsyncIterator[Joi
 
 async def group_of(cluster: Cluster, group: str, limit_s: float) -> Group:
     """
-    Return the members of *group*; none if there is no such group.
-
-    Args:
-        cluster: the cluster to ask.
-        group: name of the group.
-        limit_s: how long to try, in seconds; meanwhile the coordinator may move.
+    Return the members of *group*; none if there is no such group. It tries for *limit_s* seconds; meanwhile the
+    coordinator may move.
 
     Raises:
         KafkaTimeoutError: no coordinator answered within *limit_s*.
@@ -100,8 +91,8 @@ def _link(cluster: Cluster, group: str, limit_s: float) -> CoordinatorLink:
 
 def _member(_: str, client_id: str, host: str, metadata: bytes, assignment: bytes) -> Member:
     assigned = ConsumerProtocolMemberAssignment.decode(assignment).assignment if assignment else []
-    told = ConsumerProtocolMemberMetadata.decode(metadata).user_data if metadata else b""
-    return Member(client_id, host.lstrip("/"), dict(assigned), told or b"")
+    user_data = ConsumerProtocolMemberMetadata.decode(metadata).user_data if metadata else b""
+    return Member(client_id, host.lstrip("/"), dict(assigned), user_data or b"")
 
 
 async def remove_member(kafka: Kafka, group: str, member_id: str, limit_s: float) -> bool:
@@ -109,8 +100,6 @@ async def remove_member(kafka: Kafka, group: str, member_id: str, limit_s: float
     Remove the member *member_id* from *group*, so that its partitions go to others at once.
 
     Args:
-        kafka: the cluster of the group.
-        group: name of the group.
         member_id: the id that the group's coordinator gave to the member.
         limit_s: how long to try, in seconds; meanwhile the coordinator may move.
 

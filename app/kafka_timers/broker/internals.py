@@ -99,10 +99,8 @@ class Member(AIOKafkaConsumer):  # type: ignore[misc]  # aiokafka has no types
 
 def read_nothing(app: Any) -> None:
     """
-    Turn the consumer of *app* into a `Member`; Faust has no setting for it.
-
-    Args:
-        app: a Faust app that has not been started. Its thread will make a consumer of a class with the same fields.
+    Turn the consumer of *app* into a `Member`; Faust has no setting for it. The app has not been started. Its thread
+    will make a consumer of a class with the same fields.
     """
 
     def changed(consumer: Any) -> None:
@@ -114,10 +112,8 @@ def read_nothing(app: Any) -> None:
 
 def have_read_committed(app: Any) -> None:
     """
-    Make the consumer of *app* read committed records only; Faust has no setting for it outside its transactions.
-
-    Args:
-        app: a Faust app that has not been started.
+    Make the consumer of *app* read committed records only; Faust has no setting for it outside its transactions. The
+    app has not been started.
     """
 
     def changed(consumer: Any) -> None:

@@ -36,13 +36,8 @@ def lake_group(prefix: str) -> str:
 
 async def tell_closed(kafka: Kafka, prefix: str, second: int, landed: Mapping[int, int]) -> None:
     """
-    Tell the workers that they have all far requests up to *second*.
-
-    Args:
-        kafka: the cluster to write to.
-        prefix: prefix of the topics' names.
-        second: UNIX second.
-        landed: the offset below which all requests are landed, by partition of `timer-request`.
+    Tell the workers that they have all far requests up to *second*. All requests below the offsets *landed*, by
+    partition of `timer-request`, are landed.
 
     Raises:
         BrokerError: no broker answers within some 10 s, or it refuses.
@@ -57,19 +52,12 @@ async def tell_closed(kafka: Kafka, prefix: str, second: int, landed: Mapping[in
         return gravest(code for _, numbers in answer.topics for _, code in numbers if code)
 
     async with answering(kafka), Cluster.open(kafka) as cluster:
-        what, link = "keep the progress of the lake", _link(cluster, prefix)
-        answer = await link.ask(request, code_of, to=what)
-        if code := code_of(answer):
-            link.refuse(code, what)
+        await _link(cluster, prefix).obeyed(request, code_of, "keep the progress of the lake")
 
 
 async def closed_second(cluster: Cluster, prefix: str) -> int | None:
     """
     Return the UNIX second up to which workers have all far requests; None if no lake has written it.
-
-    Args:
-        cluster: the cluster to ask.
-        prefix: prefix of the topics' names.
 
     Raises:
         aiokafka.errors.KafkaError: no coordinator answers within some seconds, or it refuses.
@@ -80,10 +68,7 @@ async def closed_second(cluster: Cluster, prefix: str) -> int | None:
         of_partitions = [code for _, numbers in answer.topics for *_, code in numbers]
         return gravest(filter(None, (answer.error_code, *of_partitions)))
 
-    what, link = "tell the progress of the lake", _link(cluster, prefix)
-    answer = await link.ask(request, code_of, to=what)
-    if code := code_of(answer):
-        link.refuse(code, what)
+    answer = await _link(cluster, prefix).obeyed(request, code_of, "tell the progress of the lake")
     notes = [note for _, numbers in answer.topics for _, _, note, _ in numbers]
     return number_in(notes[0].encode()) if notes and notes[0] else None
 

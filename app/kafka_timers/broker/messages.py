@@ -25,15 +25,8 @@ def by_topic(name: str, *of_partition: tuple[str, Any]) -> tuple[str, CompactArr
 
 def message(name: str, key: int, version: int, request: Schema, response: Schema, *, header: Any = None) -> Any:
     """
-    Return the class of a request in one *version*, with its answer's class. All of them end in tagged fields.
-
-    Args:
-        name: name of the request.
-        key: number of the request in the protocol.
-        version: version of request and answer.
-        request: fields of the request.
-        response: fields of the answer.
-        header: header of the answer, if it differs from the one that goes with tagged fields.
+    Return the class of a request in one *version*, with its answer's class. All of them end in tagged fields. *header*
+    is that of the answer, if it differs from the one that goes with tagged fields.
     """
     answer = type(f"{name}Response", (Response,), {"API_KEY": key, "API_VERSION": version, "SCHEMA": response})
     members: dict[str, Any] = {

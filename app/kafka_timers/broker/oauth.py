@@ -31,8 +31,6 @@ class LoginTokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has 
 
     Args:
         url: https URL of the endpoint that gives out OAuth tokens, or file URL of an OAuth token.
-        client_id: id of this client at the endpoint.
-        client_secret: secret of that id.
         scope: scope to ask for; empty for none.
     """
 
@@ -82,7 +80,5 @@ def _code(error: Exception) -> str:
     return f" {error.code}" if isinstance(error, urllib.error.HTTPError) else ""
 
 
-@functools.cache
-def login_tokens_of(url: str, client_id: str, client_secret: str, scope: str) -> LoginTokens:
-    """Return the OAuth tokens of this process; see `LoginTokens`."""
-    return LoginTokens(url, client_id, client_secret, scope)
+# The same settings share their OAuth tokens.
+login_tokens_of = functools.cache(LoginTokens)

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from aiokafka.codec import lz4_decode, snappy_decode, zstd_decode
 from aiokafka.errors import CorruptRecordException
 
-__all__ = ["ParsedRecord", "batch_at", "parsed", "records_of", "shown"]
+__all__ = ["batch_at", "parsed", "records_of", "shown"]
 
 # The header of a batch, magic 2: base offset, length, leader epoch, magic, checksum, attributes, last offset delta,
 # first and last timestamp, producer id and epoch, base sequence, count. The records follow it.
@@ -31,7 +31,7 @@ _CODEC, _LOG_APPEND_TIME = 0x07, 0x08
 _RECORDS_AT_ONCE = 500
 
 
-class ParsedRecord(NamedTuple):
+class _ParsedRecord(NamedTuple):
     """A record with the fields of the compiled parser's records; the timestamp is in UNIX milliseconds."""
 
     offset: int
@@ -85,12 +85,10 @@ def batch_at(data: bytes, base_offset: int) -> bytes:
         at = behind
 
 
-def parsed(batch: bytes) -> Iterator[ParsedRecord]:
+def parsed(batch: bytes) -> Iterator[_ParsedRecord]:
     """
-    Yield the records of *batch*, offsets ascending.
-
-    Args:
-        batch: the batch as received, with its header. The checksum is not checked.
+    Yield the records of *batch*, offsets ascending. *batch* is as received, with its header. The checksum is not
+    checked.
 
     Raises:
         CorruptRecordException: the batch does not match its header.
@@ -111,7 +109,7 @@ def parsed(batch: bytes) -> Iterator[ParsedRecord]:
             if at != behind or behind > len(data):
                 raise ValueError(f"a record of {length} bytes")
             timestamp = last_ms if has_append_time else first_ms + ahead_ms
-            yield ParsedRecord(base_offset + ahead, timestamp, int(has_append_time), key, value, headers)
+            yield _ParsedRecord(base_offset + ahead, timestamp, int(has_append_time), key, value, headers)
     except Exception as error:
         # Each codec has errors of its own.
         raise CorruptRecordException(f"the batch at offset {base_offset} cannot be read: {error!r}") from error

@@ -32,10 +32,7 @@ class GroupOffsets:
     Offsets of one group, for one reader of topics. Make a new object when you read a topic from scratch.
 
     Args:
-        cluster: the cluster to ask.
         group: name of the group. The caller need not be a member.
-        timeout_s: limit of each method in seconds.
-        lane: lane of the questions, see `Cluster`.
     """
 
     def __init__(self, cluster: Cluster, group: str, timeout_s: float, lane: str) -> None:
@@ -78,9 +75,7 @@ class GroupOffsets:
             of_partitions = [code for _, numbers, _ in answer.topics for _, _, _, _, code, _ in numbers]
             return gravest(filter(None, (answer.error_code, *of_partitions)))
 
-        answer = await self._link.ask(CommittedOffsets(self.group, topic, number), code_of, to=what)
-        if code := code_of(answer):
-            self._link.refuse(code, what)
+        answer = await self._link.obeyed(CommittedOffsets(self.group, topic, number), code_of, what)
         [(_, [(_, offset, _, note, *_)], _)] = answer.topics
         if offset < 0:
             return None
@@ -108,9 +103,6 @@ class GroupOffsets:
         Once this returns, all in-sync replicas of the coordinator's log have the offsets.
 
         Args:
-            transactional_id: transactional id of the producer.
-            identity: producer id and epoch.
-            topic: name of the topic.
             offsets: the offset of the next record to read, by partition.
             joins: True if this request adds the group to the transaction; False if the group was added before.
 
@@ -129,6 +121,4 @@ class GroupOffsets:
         def code_of(answer: Any) -> int:
             return gravest(code for _, numbers, *_ in answer.errors for _, code, *_ in numbers if code)
 
-        answer = await self._link.ask(request, code_of, to=what)
-        if code := code_of(answer):
-            self._link.refuse(code, what)
+        await self._link.obeyed(request, code_of, what)

@@ -1,6 +1,4 @@
-"""
-Reads records by place (topic, partition and offset) or by key.
-"""
+"""Reads records by place (topic, partition and offset) or by key."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -17,16 +15,10 @@ __all__ = ["latest_values", "record_at", "request_at"]
 
 async def request_at(kafka: Kafka, prefix: str, request: str, **options: Any) -> Future | None:
     """
-    Return the parsed *request*; None if it is not there any more.
-
-    Args:
-        kafka: the cluster to read from.
-        prefix: prefix of the topics' names.
-        request: place of the request: partition:offset on `timer-request`.
-        options: connection options. They override those of *kafka*.
+    Return the parsed request at partition:offset on `timer-request`; None as in `record_at`.
 
     Raises:
-        BrokerError: no broker answers within some 10 s, or it refuses; or there is no such partition.
+        BrokerError: as `record_at`.
         WireError: the record is not a valid request.
     """
     record = await record_at(kafka, prefix, request, **options)
@@ -37,13 +29,10 @@ async def request_at(kafka: Kafka, prefix: str, request: str, **options: Any) ->
 
 async def record_at(kafka: Kafka, prefix: str, request: str, **options: Any) -> ConsumerRecord | None:
     """
-    Return the record of the *request*; None if it is not there any more, or not yet.
+    Return the record of the request at partition:offset on `timer-request`; None if it is not there any more, or not
+    yet.
 
-    Args:
-        kafka: the cluster to read from.
-        prefix: prefix of the topics' names.
-        request: place of the request: partition:offset on `timer-request`.
-        options: connection options. They override those of *kafka*.
+    Connection options override those of *kafka*.
 
     Raises:
         BrokerError: no broker answers within some 10 s, or it refuses; or there is no such partition.
@@ -59,12 +48,7 @@ async def record_at(kafka: Kafka, prefix: str, request: str, **options: Any) -> 
 async def latest_values(kafka: Kafka, topic: str, numbers: Iterable[int], **options: Any) -> dict[bytes, bytes]:
     """
     Return the latest value of each key in some partitions. Keys whose latest record is a tombstone are left out.
-
-    Args:
-        kafka: the cluster to read from.
-        topic: name of the topic. All records of the partitions are read.
-        numbers: partition numbers.
-        options: connection options. They override those of *kafka*.
+    Connection options override those of *kafka*.
 
     Raises:
         BrokerError: no broker answers within some 10 s, or it refuses.

@@ -16,11 +16,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from aiokafka.errors import KafkaError, KafkaTimeoutError, ProducerFenced, for_code
+from aiokafka.errors import KafkaError, ProducerFenced, for_code
 
 from kafka_timers.broker import codes
 from kafka_timers.broker.batches import Batch
-from kafka_timers.broker.cluster import Cluster
+from kafka_timers.broker.cluster import Cluster, limited
 from kafka_timers.broker.coordinator import Coordinator
 from kafka_timers.broker.offsets import GroupOffsets
 from kafka_timers.broker.refusals import Refusal, RefusedError
@@ -53,8 +53,10 @@ class Producer:
     """
     Sends each batch exactly once; with a transactional id, in transactions.
 
+    Its methods raise ProducerFenced if another producer has the transactional id, and another
+    `aiokafka.errors.KafkaError` if a coordinator does not answer or refuses.
+
     Args:
-        cluster: the cluster to write to.
         transactional_id: None for a producer without transactions.
         timeout_s: seconds after which brokers abort a transaction; also the limit of each method.
         batch_bytes_max: size limit of each batch in bytes.
@@ -100,12 +102,7 @@ class Producer:
         self._failed: tuple[type[KafkaError], str] | None = None
 
     async def start(self) -> None:
-        """
-        Become the producer of the transactional id.
-
-        Raises:
-            aiokafka.errors.KafkaError: see `Coordinator.init`.
-        """
+        """Become the producer of the transactional id. Raises as `Coordinator.init`."""
         await self.coordinator.init()
 
     async def stop(self) -> None:
@@ -130,7 +127,6 @@ class Producer:
         Queue *batch* for a partition, behind earlier batches for it.
 
         Raises:
-            ProducerFenced: another producer has the transactional id.
             aiokafka.errors.KafkaError: an earlier batch has failed. This producer cannot be used any more.
         """
         self._raise_if_failed()
@@ -175,10 +171,6 @@ class Producer:
         Commit *offsets* of *topic*, by partition, for the group as part of the transaction.
 
         Once this returns, all in-sync replicas of the group's coordinator have them. They count when you commit.
-
-        Raises:
-            ProducerFenced: another producer has the transactional id.
-            aiokafka.errors.KafkaError: the coordinator of the transaction or of the group does not answer, or refuses.
         """
         self._raise_if_failed()
         coordinator = self.coordinator
@@ -200,27 +192,19 @@ class Producer:
             The offset of the next record to read; None if none is committed.
 
         Raises:
-            ProducerFenced: another producer has the transactional id.
             KafkaTimeoutError: no broker has given a proof in time.
             aiokafka.errors.KafkaError: the coordinator of the transaction or of the group refuses.
         """
-        try:
-            async with asyncio.timeout(self._timeout_s) as limit:
-                while True:
-                    self.begin()
-                    await self.send_offsets(topic, {number: 0})
-                    taken_by = self._offsets.answered_by
-                    await self.abort()
-                    offset = await self._offsets.committed(topic, number)
-                    if self._offsets.answered_by == taken_by:
-                        return offset
-        except TimeoutError as error:
-            if not limit.expired():
-                raise
-            raise KafkaTimeoutError(
-                f"the offset of group {self._offsets.group} for {topic} partition {number} is not proved within "
-                f"{self._timeout_s:g} s: {self.trouble}"
-            ) from error
+        what = f"the offset of group {self._offsets.group} for {topic} partition {number} is not proved"
+        async with limited(self._timeout_s, lambda: f"{what} within {self._timeout_s:g} s: {self.trouble}"):
+            while True:
+                self.begin()
+                await self.send_offsets(topic, {number: 0})
+                taken_by = self._offsets.answered_by
+                await self.abort()
+                offset = await self._offsets.committed(topic, number)
+                if self._offsets.answered_by == taken_by:
+                    return offset
 
     async def flush(self) -> None:
         """
@@ -228,18 +212,12 @@ class Producer:
 
         Raises:
             RefusedError: a topic refuses a batch. You can abort the transaction and begin another one.
-            ProducerFenced: another producer has the transactional id.
             aiokafka.errors.KafkaError: any other error. This producer cannot be used any more.
         """
-        try:
-            async with asyncio.timeout(self._timeout_s) as limit:
-                while self._unsent and not self._failed:
-                    self._settled.clear()
-                    await self._settled.wait()
-        except TimeoutError as error:
-            if not limit.expired():
-                raise
-            raise KafkaTimeoutError(f"not taken within {self._timeout_s:g} s: {self.trouble}") from error
+        async with limited(self._timeout_s, lambda: f"not taken within {self._timeout_s:g} s: {self.trouble}"):
+            while self._unsent and not self._failed:
+                self._settled.clear()
+                await self._settled.wait()
         self._raise_if_failed()
         if self._refused:
             raise RefusedError(self._refused)
@@ -251,12 +229,7 @@ class Producer:
         return "; ".join(filter(None, [self.coordinator.trouble, self._offsets.trouble, *troubles[:3]]))
 
     async def commit(self) -> None:
-        """
-        Commit: all batches since `begin` appear at once.
-
-        Raises:
-            aiokafka.errors.KafkaError: see `flush` and `Coordinator.end`.
-        """
+        """Commit: all batches since `begin` appear at once. Raises as `flush` and `Coordinator.end`."""
         await self.flush()
         await self._end(is_commit=True)
 
@@ -264,10 +237,7 @@ class Producer:
         """
         Abort: no batch since `begin` appears. You can send all of them again.
 
-        Call this after `flush` or `commit` has ended, whether it raised or not.
-
-        Raises:
-            aiokafka.errors.KafkaError: see `Coordinator.end`.
+        Call this after `flush` or `commit` has ended, whether it raised or not. Raises as `Coordinator.end`.
         """
         await self._end(is_commit=False)
 
@@ -275,10 +245,7 @@ class Producer:
         """
         Tell whether, at some moment after the call, no other producer had the transactional id.
 
-        Call this between transactions only.
-
-        Raises:
-            aiokafka.errors.KafkaError: see `Coordinator.is_held`.
+        Call this between transactions only. Raises as `Coordinator.is_held`.
         """
         is_held = await self.coordinator.is_held()
         # Sequence numbers start again with each epoch.

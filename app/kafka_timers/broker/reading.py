@@ -12,10 +12,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Self
 
 from aiokafka import ConsumerRecord
-from aiokafka.errors import KafkaError, KafkaTimeoutError, OffsetOutOfRangeError, StaleMetadata
+from aiokafka.errors import KafkaError, OffsetOutOfRangeError, StaleMetadata
 
 from kafka_timers.broker.bounds import LogBounds
-from kafka_timers.broker.cluster import Cluster
+from kafka_timers.broker.cluster import Cluster, limited
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.fetching import Fetched, Fetcher
 from kafka_timers.broker.topics import answering, translating
@@ -37,12 +37,9 @@ class TopicLog:
 
     Args:
         cluster: the cluster to ask. It must have looked the topic up.
-        topic: name of the topic.
         timeout_s: longest wait for the leader of a partition, and for records that must be there.
-        is_committed: whether to read only committed records.
 
     Attributes:
-        topic: name of the topic.
         numbers: its partitions, as the cluster knows them.
         bounds: tells their first and last offsets.
     """
@@ -65,10 +62,7 @@ class TopicLog:
         Yield the logs of *topics*, over connections of their own.
 
         Args:
-            kafka: the cluster to read from.
             topics: names of the topics. The log of a missing one has no partitions.
-            timeout_s: longest wait for a broker, see `TopicLog`.
-            is_committed: whether to read only committed records.
             options: connection options. They override those of *kafka*.
 
         Raises:
@@ -91,16 +85,11 @@ class TopicLog:
         self, number: int, start: int, end: int, *, skips_deleted: bool = False
     ) -> AsyncIterator[list[ReadRecord]]:
         """
-        Yield the records of a partition from *start* up to, not including, *end*, in lists.
+        Yield the records of a partition from *start* up to, not including, *end*, in lists. Raises as `page`.
 
         Args:
-            number: partition number.
-            start: first offset.
             end: offset behind the last record, at most that of `ends`.
             skips_deleted: go on behind the records that retention deletes meanwhile.
-
-        Raises:
-            aiokafka.errors.KafkaError: see `page`.
         """
         position = start
         while position < end:
@@ -125,37 +114,25 @@ class TopicLog:
             aiokafka.errors.KafkaError: the broker refuses.
         """
         why: object = ""
-        try:
-            async with asyncio.timeout(self._timeout_s) as limit:
-                while True:
-                    try:
-                        part = await self._fetcher.fetch_one(number, position, _PAGE_WAIT_MS)
-                    except KafkaError as error:
-                        part = error
-                    if isinstance(part, Fetched):
-                        if part.position > position:
-                            return part
-                        continue
-                    if not part.retriable:
-                        raise part
-                    why = part
-                    await asyncio.sleep(_PAUSE_S)
-                    await self.bounds.refresh()
-        except TimeoutError as error:
-            if not limit.expired():
-                raise
-            raise KafkaTimeoutError(
-                f"nothing came from {self.topic} partition {number} at offset {position} for {self._timeout_s:g} s. Is "
-                f"Kafka there? {why}".rstrip()
-            ) from error
+        what = f"nothing came from {self.topic} partition {number} at offset {position} for {self._timeout_s:g} s"
+        async with limited(self._timeout_s, lambda: f"{what}. Is Kafka there? {why}".rstrip()):
+            while True:
+                try:
+                    part = await self._fetcher.fetch_one(number, position, _PAGE_WAIT_MS)
+                except KafkaError as error:
+                    part = error
+                if isinstance(part, Fetched):
+                    if part.position > position:
+                        return part
+                    continue
+                if not part.retriable:
+                    raise part
+                why = part
+                await asyncio.sleep(_PAUSE_S)
+                await self.bounds.refresh()
 
     async def record_at(self, number: int, offset: int) -> ReadRecord | None:
-        """
-        Return the record at *offset*; None if it is not there any more, or not yet.
-
-        Raises:
-            aiokafka.errors.KafkaError: see `page`.
-        """
+        """Return the record at *offset*; None if it is not there any more, or not yet. Raises as `page`."""
         start, end = (await self.bounds.starts([number]))[number], await self.bounds.end(number)
         if start <= offset < end:
             async for records in self.pages(number, offset, offset + 1):
@@ -178,7 +155,6 @@ class Following:
     Reads partitions of a topic as they grow. `TopicLog.following` makes one.
 
     Args:
-        topic: name of the topic.
         fetcher: fetches the records, and serves nobody else.
         bounds: tells where a partition begins whose next records were deleted.
         positions: the next offset to read, by partition.

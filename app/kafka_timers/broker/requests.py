@@ -7,21 +7,13 @@ transactions and offsets are in `transaction_requests`.
 """
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
 
 from aiokafka.protocol.admin import DescribeConfigsRequest
 from aiokafka.protocol.api import Request, ResponseHeader_v0
-from aiokafka.protocol.types import (
-    Boolean,
-    CompactArray,
-    CompactBytes,
-    Int8,
-    Int16,
-    Int32,
-    Int64,
-    Schema,
-)
+from aiokafka.protocol.types import Boolean, CompactArray, CompactBytes, Int8, Int16, Int32, Int64, Schema
 
 from kafka_timers.broker.messages import TAGS, TEXT, Uuid, by_topic, message
 
@@ -94,6 +86,7 @@ _MetadataRequest = message(
 )
 
 
+@dataclass(eq=False)
 class Metadata(Request[_MetadataRequest]):  # type: ignore[misc]  # aiokafka tells no types
     """
     Asks for the brokers, and for the leader and leader epoch of each partition of *topics*.
@@ -102,9 +95,7 @@ class Metadata(Request[_MetadataRequest]):  # type: ignore[misc]  # aiokafka tel
     """
 
     API_KEY = 3
-
-    def __init__(self, topics: Collection[str] | None) -> None:
-        self.topics = topics
+    topics: Collection[str] | None
 
     def build(self, kind: Any) -> Any:
         """Return the message in the version *kind*."""
@@ -180,31 +171,21 @@ _PRODUCE = Schema(
     TAGS,
 )
 
-
 _Produce9Request = message("Produce9", 0, 9, _PRODUCE, _PRODUCED)
-
-
 _Produce12Request = message("Produce12", 0, 12, _PRODUCE, _PRODUCED)
 
 
+@dataclass(eq=False)
 class Produce(Request[_Produce9Request]):  # type: ignore[misc]  # aiokafka tells no types
     """
-    Appends batches, at most one for each partition. The answer comes once all in-sync replicas have them.
-
-    Args:
-        transactional_id: id of their transaction; None without one.
-        timeout_ms: how long the leader waits for the other replicas, in milliseconds.
-        batches: encoded batches by topic and partition.
+    Appends batches, at most one for each partition. The answer comes once all in-sync replicas have them. The leader
+    waits for the other replicas for *timeout_ms* milliseconds.
     """
 
     API_KEY = 0
-
-    def __init__(
-        self, transactional_id: str | None, timeout_ms: int, batches: Mapping[tuple[str, int], bytes | bytearray]
-    ) -> None:
-        self.transactional_id = transactional_id
-        self.timeout_ms = timeout_ms
-        self.batches = batches
+    transactional_id: str | None
+    timeout_ms: int
+    batches: Mapping[tuple[str, int], bytes | bytearray]
 
     def build(self, kind: Any) -> Any:
         """Return the message in the version *kind*."""
@@ -266,44 +247,29 @@ _FetchRequest = message(
 )
 
 
+@dataclass(eq=False)
 class Fetch(Request[_FetchRequest]):  # type: ignore[misc]  # aiokafka tells no types
     """
     Asks the leader of some partitions of one topic for records.
 
     Args:
-        topic: name of the topic.
         positions: the expected leader epoch and the offset to read from, by partition.
         wait_ms: how long the broker waits for a first record, in milliseconds.
-        bytes_max: size limit of the answer in bytes.
         partition_bytes_max: size limit for each partition. The first batch is sent at any size.
-        is_committed: whether to ask only for committed records.
         session: id of a fetch session (KIP-227) and number of the fetch in it. With number 0, a session begins and the
             one with the id ends. With number -1, there is no session.
         forgotten: partitions that are no longer part of the session.
     """
 
     API_KEY = 1
-
-    def __init__(
-        self,
-        topic: str,
-        positions: Mapping[int, tuple[int, int]],
-        wait_ms: int,
-        bytes_max: int,
-        partition_bytes_max: int,
-        *,
-        is_committed: bool = True,
-        session: tuple[int, int] = (0, -1),
-        forgotten: Collection[int] = (),
-    ) -> None:
-        self.topic = topic
-        self.session = session
-        self.forgotten = forgotten
-        self.isolation = _READ_COMMITTED if is_committed else 0
-        self.positions = positions
-        self.wait_ms = wait_ms
-        self.bytes_max = bytes_max
-        self.partition_bytes_max = partition_bytes_max
+    topic: str
+    positions: Mapping[int, tuple[int, int]]
+    wait_ms: int
+    bytes_max: int
+    partition_bytes_max: int
+    is_committed: bool = True
+    session: tuple[int, int] = (0, -1)
+    forgotten: Collection[int] = ()
 
     def build(self, kind: Any) -> Any:
         """Return the message in the version *kind*."""
@@ -313,7 +279,8 @@ class Fetch(Request[_FetchRequest]):  # type: ignore[misc]  # aiokafka tells no 
         ]
         topics: list[Any] = [(self.topic, partitions, {})] if partitions else []
         forgotten: list[Any] = [(self.topic, [*self.forgotten], {})] if self.forgotten else []
-        return kind(-1, self.wait_ms, 1, self.bytes_max, self.isolation, *self.session, topics, forgotten, "", {})
+        isolation = _READ_COMMITTED if self.is_committed else 0
+        return kind(-1, self.wait_ms, 1, self.bytes_max, isolation, *self.session, topics, forgotten, "", {})
 
 
 _ListOffsetsRequest = message(
@@ -334,6 +301,7 @@ _ListOffsetsRequest = message(
 )
 
 
+@dataclass(eq=False)
 class ListOffsets(Request[_ListOffsetsRequest]):  # type: ignore[misc]  # aiokafka tells no types
     """
     Asks the leader of partitions for their first or last offset, with the leader epoch.
@@ -341,20 +309,16 @@ class ListOffsets(Request[_ListOffsetsRequest]):  # type: ignore[misc]  # aiokaf
     It can also ask for the first record appended at or after a moment: its offset and leader epoch; -1 for none.
 
     Args:
-        topic: name of the topic.
-        numbers: partition numbers.
         moment: `START`, `END`, or UNIX milliseconds.
         is_committed: whether the end is where readers of committed records stop.
     """
 
     API_KEY = 2
     START, END = -2, -1
-
-    def __init__(self, topic: str, numbers: Collection[int], moment: int, *, is_committed: bool = True) -> None:
-        self.topic = topic
-        self.numbers = numbers
-        self.moment = moment
-        self.is_committed = is_committed
+    topic: str
+    numbers: Collection[int]
+    moment: int
+    is_committed: bool = True
 
     def build(self, kind: Any) -> Any:
         """Return the message in the version *kind*."""

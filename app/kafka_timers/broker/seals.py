@@ -7,6 +7,8 @@ on, until a complete seal is among them or the log has no more:
 
     complete  slice  slice  aborted slice  marker │ end        latest() is the complete one; the slices belong to
                                                                the second that is being fired
+
+What connects to a `Kafka` raises BrokerError if no broker answers within some 10 s, or if it refuses.
 """
 
 import asyncio
@@ -24,10 +26,10 @@ from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.fetching import Fetched, Fetcher
 from kafka_timers.broker.topics import answering, counts
 from kafka_timers.core.sums import hash_of_seal
-from kafka_timers.core.wire import Record, Sealed, Topics, is_complete, latest, partitions_in, sealed_from
+from kafka_timers.core.wire import Record, Sealed, Topics, latest, partitions_in, sealed_from
 from kafka_timers.errors import BrokerError, TopicsError, WireError
 
-__all__ = ["SealLog", "Tail", "is_complete", "last_seals", "latest", "partitions_served", "seals_in", "served_counts"]
+__all__ = ["SealLog", "Tail", "last_seals", "latest", "partitions_served", "seals_in", "served_counts"]
 
 _FIRST_REACH = 64
 _REACH_GROWTH = 16
@@ -57,7 +59,6 @@ class SealLog:
     Args:
         cluster: the cluster to ask. It must have looked the topic up.
         topic: name of `timer-sealed`.
-        limit_s: limit of one read in seconds.
     """
 
     def __init__(self, cluster: Cluster, topic: str, limit_s: float = 10.0) -> None:
@@ -78,7 +79,6 @@ class SealLog:
         that was the end at the time of the call. Records that are not seals are skipped and logged.
 
         Args:
-            number: partition number.
             above: an offset after the last seal, which the leader must have. None: believe any broker that claims to
                 lead.
 
@@ -155,17 +155,12 @@ async def last_seals(kafka: Kafka, prefix: str) -> dict[int, list[Sealed]]:
     """
     Return the last seals of every partition, read over separate connections.
 
-    Args:
-        kafka: the cluster to read from.
-        prefix: prefix of the topics' names.
-
     Returns:
         By partition, see `SealLog.seals`, for the partitions that the service uses; an empty list for one without
         seals.
 
     Raises:
         TopicsError: `timer-sealed` does not exist.
-        BrokerError: no broker answers within some 10 s, or it refuses.
     """
     topic = Topics.of(prefix).sealed
     count = (await counts(kafka, prefix)).get(topic)
@@ -182,12 +177,7 @@ async def last_seals(kafka: Kafka, prefix: str) -> dict[int, list[Sealed]]:
 
 
 async def partitions_served(kafka: Kafka, prefix: str) -> int:
-    """
-    Return the number of partitions that the service uses, according to its last seals; 0 if there are no seals.
-
-    Raises:
-        BrokerError: no broker answers within some 10 s, or it refuses.
-    """
+    """Return the number of partitions that the service uses, according to its last seals; 0 if there are no seals."""
     if Topics.of(prefix).sealed not in await counts(kafka, prefix):
         return 0
     tails = await last_seals(kafka, prefix)
@@ -200,9 +190,6 @@ async def served_counts(kafka: Kafka, prefix: str) -> dict[str, int]:
 
     Partitions that were added to `timer-request`, `oscillator` or `timer-sealed` after the service's start are not
     counted, since it does not use them.
-
-    Raises:
-        BrokerError: no broker answers within some 10 s, or it refuses.
     """
     topics, found = Topics.of(prefix), await counts(kafka, prefix)
     if topics.sealed in found:

@@ -2,7 +2,8 @@
 Creates and checks the service's own topics.
 
 The worker's way of reading decides the settings of each topic; docs/operate.md explains them. Nothing here changes or
-deletes an existing topic.
+deletes an existing topic. What connects to a `Kafka` raises BrokerError if no broker answers within 10 s, or if it
+refuses.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ from kafka_timers.broker.requests import Metadata, partition_counts_in, settings
 from kafka_timers.core.wire import Topics
 from kafka_timers.errors import BrokerError, LoginError, TopicsError
 
-__all__ = ["GRACE_S", "Examined", "answering", "check", "counted", "counts", "create", "examine", "translating"]
+__all__ = ["GRACE_S", "answering", "check", "counted", "counts", "create", "examine", "make", "translating"]
 
 _DAY_MS, _HOUR_MS = 86_400_000, 3_600_000
 _FOR_EVER = -1
@@ -50,7 +51,7 @@ class _Wanted:
     also: Mapping[str, str]
 
 
-class Examined(NamedTuple):
+class _Examined(NamedTuple):
     """
     Result of checking the service's topics.
 
@@ -162,14 +163,11 @@ async def create(kafka: Kafka, prefix: str, partitions: int) -> list[str]:
     Existing topics stay unchanged, so a second call returns an empty list. Use `check` to see whether they fit.
 
     Args:
-        kafka: the cluster of the topics.
-        prefix: prefix of the topics' names.
         partitions: number of partitions of each topic. It is fixed for life, because it decides the partition of a
             timer id.
 
     Raises:
         TopicsError: existing topics have another number of partitions than the missing ones would get.
-        BrokerError: no broker answers within 10 s, or it refuses to create a topic.
     """
     topics, existing = Topics.of(prefix), await counts(kafka, prefix)
     wanted = _wanted(topics)
@@ -185,10 +183,31 @@ async def create(kafka: Kafka, prefix: str, partitions: int) -> list[str]:
             )
     if not missing:
         return []
-    async with _admin(kafka) as admin:
-        made = await _make(admin, wanted, missing, partitions)
+    must = {name: {key: value for key, (value, _) in wanted[name].must.items()} for name in missing}
+    made = await make(kafka, {name: must[name] | dict(wanted[name].also) for name in missing}, partitions)
     async with answering(kafka), Cluster.open(kafka) as cluster:
         await _until_known(cluster, missing)
+    return made
+
+
+async def make(kafka: Kafka, topics: Mapping[str, dict[str, str]], partitions: int) -> list[str]:
+    """Create *topics*, settings by name, and return the names of those that did not exist."""
+    # -1: the broker's default replication. aiokafka accepts -1 only together with the empty assignment.
+    wanted = [NewTopic(name, partitions, -1, {}, settings) for name, settings in topics.items()]
+    made = []
+    async with answering(kafka):
+        admin = AIOKafkaAdminClient(**kafka.client_options(), request_timeout_ms=10_000)
+        try:
+            await admin.start()
+            response = await admin.create_topics(wanted)
+        finally:
+            await admin.close()
+        for name, code, message in response.topic_errors:
+            error = for_code(code)
+            if not code:
+                made.append(name)
+            elif error is not TopicAlreadyExistsError:  # that one was made by another at the same time
+                raise error(f"cannot create {name}: {message}")
     return made
 
 
@@ -197,13 +216,8 @@ async def check(kafka: Kafka, prefix: str, horizon_s: int = 0, served: int = 0) 
     Return the problems of the service's topics as sentences with the remedy; empty if all is well.
 
     Args:
-        kafka: the cluster of the topics.
-        prefix: prefix of the topics' names.
         horizon_s: horizon of the workers in seconds. Later requests are in the lake, and may expire here. 0: no lake.
         served: number of partitions that the service uses; 0 if unknown.
-
-    Raises:
-        BrokerError: no broker answers within 10 s, or it refuses to describe the topics.
     """
     topics = Topics.of(prefix)
     async with answering(kafka), Cluster.open(kafka) as cluster:
@@ -213,17 +227,14 @@ async def check(kafka: Kafka, prefix: str, horizon_s: int = 0, served: int = 0) 
 
 async def examine(
     cluster: Cluster, topics: Topics, existing: Mapping[str, int], horizon_s: int = 0, served: int = 0
-) -> Examined:
+) -> _Examined:
     """
     Return the findings of `check`, and how long requests are kept.
 
     Args:
         cluster: the cluster to ask, for the settings of these topics only, because a cluster may have thousands of
             topics.
-        topics: names of the topics.
         existing: number of partitions of each existing topic.
-        horizon_s: see `check`.
-        served: see `check`.
 
     Raises:
         aiokafka.errors.KafkaError: no broker answers, it refuses to describe the topics, or a topic has gone.
@@ -231,16 +242,11 @@ async def examine(
     configs = await _configs(cluster, list(existing))
     kept_ms = int(configs.get(topics.requests, {}).get(_RETENTION, _FOR_EVER))
     retention_s = math.inf if kept_ms == _FOR_EVER else kept_ms / 1000
-    return Examined(problems(topics, existing, configs, horizon_s, served), retention_s)
+    return _Examined(problems(topics, existing, configs, horizon_s, served), retention_s)
 
 
 async def counts(kafka: Kafka, prefix: str) -> dict[str, int]:
-    """
-    Return the number of partitions of each existing topic of the service, by name.
-
-    Raises:
-        BrokerError: no broker answers within 10 s.
-    """
+    """Return the number of partitions of each existing topic of the service, by name."""
     async with answering(kafka), Cluster.open(kafka) as cluster:
         return await counted(cluster, dataclasses.astuple(Topics.of(prefix)))
 
@@ -274,10 +280,7 @@ def problems(
     Return the problems of *topics*, see `check`, from the brokers' answers.
 
     Args:
-        topics: names of the topics.
         existing: number of partitions of each existing topic.
-        configs: settings of each existing topic.
-        horizon_s: horizon of the workers in seconds; 0 without a lake.
         served: number of partitions that the service uses; 0 if unknown.
     """
     found = [
@@ -300,9 +303,9 @@ def _count_problems(topics: Topics, aligned: Mapping[str, int], served: int) -> 
     if not served:
         if len(set(aligned.values())) < 2:
             return []
-        told = ", ".join(f"{name} {count}" for name, count in aligned.items())
+        listed = ", ".join(f"{name} {count}" for name, count in aligned.items())
         return [
-            f"partition counts differ ({told}): a tick must meet the requests of its partition. Add partitions to "
+            f"partition counts differ ({listed}): a tick must meet the requests of its partition. Add partitions to "
             "those that have fewer (kafka-topics.sh --alter --partitions); or, if some were added by mistake, start "
             "the workers with --partitions and the number before. Delete none of them"
         ]
@@ -338,17 +341,6 @@ def _suffices(key: str, actual: str, wanted: str) -> bool:
     return number == _FOR_EVER or (int(wanted) != _FOR_EVER and number >= int(wanted))
 
 
-@asynccontextmanager
-async def _admin(kafka: Kafka) -> AsyncIterator[AIOKafkaAdminClient]:
-    async with answering(kafka):
-        admin = AIOKafkaAdminClient(**kafka.client_options(), request_timeout_ms=10_000)
-        try:
-            await admin.start()
-            yield admin
-        finally:
-            await admin.close()
-
-
 async def _until_known(cluster: Cluster, names: Collection[str]) -> None:
     """Wait until each broker that answers knows leaders for *names*: the caller is about to use them."""
     # The controller answers before the brokers know a topic, and the only way to wait for them is to ask again.
@@ -374,27 +366,3 @@ async def _configs(cluster: Cluster, names: list[str]) -> dict[str, dict[str, st
             raise for_code(code)(f"cannot describe {name}: {message}")
         configs[name] = {entry[0]: entry[1] for entry in entries}
     return configs
-
-
-async def _make(
-    admin: AIOKafkaAdminClient, wanted: Mapping[str, _Wanted], missing: list[str], partitions: int
-) -> list[str]:
-    response = await admin.create_topics(
-        [
-            # -1: the broker's default replication. aiokafka accepts -1 only together with the empty assignment.
-            NewTopic(name, partitions, -1, {}, _created_with(wanted[name]))
-            for name in missing
-        ]
-    )
-    made = []
-    for name, code, message in response.topic_errors:
-        error = for_code(code)
-        if not code:
-            made.append(name)
-        elif error is not TopicAlreadyExistsError:  # that one was made by another at the same time
-            raise error(f"cannot create {name}: {message}")
-    return made
-
-
-def _created_with(wanted: _Wanted) -> dict[str, str]:
-    return {key: value for key, (value, _) in wanted.must.items()} | dict(wanted.also)

@@ -6,6 +6,7 @@ As in `requests`, the fields are those of Kafka's message with that name and ver
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from aiokafka.protocol.api import Request
@@ -18,7 +19,6 @@ __all__ = ["CommitOffsets", "CommittedOffsets", "EndTransaction", "InitProducerI
 # Values for a client outside the group.
 _NO_GENERATION, _NO_MEMBER = -1, ""
 _ANY_EPOCH = -1
-
 
 _IDENTITY = Schema(
     ("throttle_time_ms", Int32),
@@ -43,25 +43,23 @@ _InitProducerIdRequest = message(
 )
 
 
+@dataclass(eq=False)
 class InitProducerId(Request[_InitProducerIdRequest]):  # type: ignore[misc]  # aiokafka tells no types
     """
     Asks for a producer id, and with *transactional_id* fences the producer that had it before.
 
     Args:
         transactional_id: None for a producer without transactions.
-        timeout_ms: limit of its transactions in milliseconds.
         producer_id: current id of a producer that asks for a later epoch, which it gets if no other has taken over; -1
             to start.
         epoch: its current epoch; -1 to start.
     """
 
     API_KEY = 22
-
-    def __init__(self, transactional_id: str | None, timeout_ms: int, producer_id: int = -1, epoch: int = -1) -> None:
-        self.transactional_id = transactional_id
-        self.timeout_ms = timeout_ms
-        self.producer_id = producer_id
-        self.epoch = epoch
+    transactional_id: str | None
+    timeout_ms: int
+    producer_id: int = -1
+    epoch: int = -1
 
     def build(self, kind: Any) -> Any:
         """Return the message in the version *kind*."""
@@ -83,16 +81,15 @@ _EndTxnRequest = message(
 )
 
 
+@dataclass(eq=False)
 class EndTransaction(Request[_EndTxnRequest]):  # type: ignore[misc]  # aiokafka tells no types
     """Commits or aborts, and returns the identity for the next transaction: the second transaction protocol."""
 
     API_KEY = 26
-
-    def __init__(self, transactional_id: str, producer_id: int, epoch: int, *, is_commit: bool) -> None:
-        self.transactional_id = transactional_id
-        self.producer_id = producer_id
-        self.epoch = epoch
-        self.is_commit = is_commit
+    transactional_id: str
+    producer_id: int
+    epoch: int
+    is_commit: bool
 
     def build(self, kind: Any) -> Any:
         """Return the message in the version *kind*."""
@@ -122,39 +119,23 @@ _TxnOffsetCommitRequest = message(
 )
 
 
+@dataclass(eq=False)
 class CommitOffsets(Request[_TxnOffsetCommitRequest]):  # type: ignore[misc]  # aiokafka tells no types
     """
     Commits offsets of one topic for a group, and adds the group to the transaction: the second transaction protocol.
 
-    Args:
-        transactional_id: transactional id of the producer.
-        group: name of the group. The producer need not be a member.
-        producer_id: id of the producer.
-        epoch: epoch of the producer.
-        topic: name of the topic.
-        offsets: the offset to commit, by partition.
-        note: text stored beside each offset.
+    The producer need not be a member of the group. *note* is stored beside each of the *offsets*, which are by
+    partition.
     """
 
     API_KEY = 28
-
-    def __init__(
-        self,
-        transactional_id: str,
-        group: str,
-        producer_id: int,
-        epoch: int,
-        topic: str,
-        offsets: Mapping[int, int],
-        note: str,
-    ) -> None:
-        self.transactional_id = transactional_id
-        self.group = group
-        self.producer_id = producer_id
-        self.epoch = epoch
-        self.topic = topic
-        self.offsets = offsets
-        self.note = note
+    transactional_id: str
+    group: str
+    producer_id: int
+    epoch: int
+    topic: str
+    offsets: Mapping[int, int]
+    note: str
 
     def build(self, kind: Any) -> Any:
         """Return the message in the version *kind*."""
@@ -183,23 +164,17 @@ _OffsetFetchRequest = message(
 )
 
 
+@dataclass(eq=False)
 class CommittedOffsets(Request[_OffsetFetchRequest]):  # type: ignore[misc]  # aiokafka tells no types
     """
     Asks for a group's committed offset of a partition. The answer is an error while a transaction that commits one is
     open.
-
-    Args:
-        group: name of the group.
-        topic: name of the topic.
-        number: partition number.
     """
 
     API_KEY = 9
-
-    def __init__(self, group: str, topic: str, number: int) -> None:
-        self.group = group
-        self.topic = topic
-        self.number = number
+    group: str
+    topic: str
+    number: int
 
     def build(self, kind: Any) -> Any:
         """Return the message in the version *kind*."""

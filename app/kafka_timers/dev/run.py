@@ -18,8 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from aiokafka.errors import TopicAlreadyExistsError
 from rich.console import Console
 
 from kafka_timers.adapters import door_topics
@@ -31,7 +29,7 @@ from kafka_timers.dev.broker import EmbeddedKafka, refuse_taken_port
 from kafka_timers.dev.cluster import EmbeddedCluster
 from kafka_timers.dev.process import Child
 from kafka_timers.dev.settings import DevSettings
-from kafka_timers.errors import BrokerError, SettingsError, TopicsError
+from kafka_timers.errors import SettingsError, TopicsError
 from kafka_timers.settings import WorkerSettings
 
 __all__ = ["run"]
@@ -76,11 +74,8 @@ def run(settings: DevSettings) -> int:
 @contextlib.contextmanager
 def claimed(folder: Path, *, fresh: bool) -> Iterator[None]:
     """
-    Lock *folder* for this process while the block runs. The folder is created if it does not exist.
-
-    Args:
-        folder: folder from the settings.
-        fresh: delete the data of earlier runs.
+    Lock *folder* for this process while the block runs. The folder is created if it does not exist. With *fresh*, the
+    data of earlier runs is deleted.
 
     Raises:
         SettingsError: the folder holds things but was never used by `kafka-timers dev`, or another run uses it.
@@ -146,7 +141,8 @@ async def _serve(settings: DevSettings, folder: Path, console: Console) -> int:
 
         if not bootstrap:
             with console.status("Starting Kafka"):
-                kafka = _kafka(settings, data_folder(settings, folder))
+                data, ports = data_folder(settings, folder), settings.ports
+                kafka = EmbeddedKafka(data, ports[0]) if len(ports) == 1 else EmbeddedCluster(data, ports)
                 await stack.enter_async_context(kafka)
             watch(kafka.obituary())
             bootstrap = kafka.bootstrap
@@ -186,10 +182,6 @@ def data_folder(settings: DevSettings, folder: Path) -> Path:
                 f"{folder} holds data of a run with --brokers {brokers}: give the same, or --fresh, or another --folder"
             )
     return folders[settings.brokers]
-
-
-def _kafka(settings: DevSettings, data: Path) -> EmbeddedKafka | EmbeddedCluster:
-    return EmbeddedKafka(data, settings.port) if settings.brokers == 1 else EmbeddedCluster(data, settings.ports)
 
 
 def commands(settings: DevSettings, bootstrap: str, folder: Path) -> dict[str, list[str]]:
@@ -276,21 +268,10 @@ async def _prepare_topics(settings: DevSettings, kafka: Kafka) -> None:
     await topics.create(kafka, settings.topic_prefix, settings.partitions)
     if problems := await topics.check(kafka, settings.topic_prefix):
         raise TopicsError("\n".join(problems))
-    async with topics.answering(kafka):
-        admin = AIOKafkaAdminClient(**kafka.client_options())
-        try:
-            await admin.start()
-            # The broker sets the timestamp, so that `watch` shows when a callback was written, not when it was built.
-            configs = {"message.timestamp.type": "LogAppendTime"}
-            # Replication is the broker's default; the client accepts -1 only with an empty assignment.
-            names = dict.fromkeys([CALLBACK_TOPIC, *(topic for _, topic in door_topics(settings.door))])
-            wanted = [NewTopic(name, settings.partitions, -1, {}, configs) for name in names]
-            response = await admin.create_topics(wanted)
-        finally:
-            await admin.close()
-    for topic, code, message in response.topic_errors:
-        if code not in (0, TopicAlreadyExistsError.errno):
-            raise BrokerError(f"cannot create the topic {topic}: {message}")
+    # The broker sets the timestamp, so that `watch` shows when a callback was written, not when it was built.
+    configs = {"message.timestamp.type": "LogAppendTime"}
+    names = [CALLBACK_TOPIC, *(topic for _, topic in door_topics(settings.door))]
+    await topics.make(kafka, dict.fromkeys(names, configs), settings.partitions)
 
 
 async def _until_ready(port: int) -> None:

@@ -12,28 +12,28 @@ from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from itertools import chain
-from typing import NamedTuple, TypeVar, cast
+from typing import NamedTuple, TypeVar
 
 from aiokafka.errors import KafkaError
 
 from kafka_timers.adapters import adapter_group
-from kafka_timers.adapters.commands import SourceRecord
-from kafka_timers.adapters.lag import AdapterLag, adapter_lags
+from kafka_timers.adapters.lag import adapter_lags
 from kafka_timers.broker.bounds import LogBounds
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.groups import Group, Member, group_of
 from kafka_timers.broker.reading import TopicLog
-from kafka_timers.broker.seals import SealLog, latest
+from kafka_timers.broker.seals import SealLog
 from kafka_timers.broker.topics import answering
 from kafka_timers.clock import Clock
 from kafka_timers.core.callbacks import topics_in
 from kafka_timers.core.wire import (
     OSCILLATOR_HEADER,
-    Record,
+    ReadRecord,
     Sealed,
     Topics,
     last_second_of,
+    latest,
     partitions_in,
     rejection_in,
 )
@@ -70,7 +70,7 @@ class _Asking:
     def __init__(self) -> None:
         self.untold: list[str] = []
 
-    async def told(self, what: str, question: Awaitable[_T]) -> _T | None:
+    async def answer(self, what: str, question: Awaitable[_T]) -> _T | None:
         """Return the answer to *question*; None if none comes in time."""
         try:
             async with asyncio.timeout(_LIMIT_S + _CONNECTING_S):
@@ -106,11 +106,10 @@ class _Reading:
         unread_s = await self._unread_s(number, latest(seals))
         if tick is None:
             return _Seen(seals, None, None, blocked_s, unread_s)
-        name = dict(cast(SourceRecord, tick).headers).get(OSCILLATOR_HEADER) or b""
+        name = dict(tick.headers).get(OSCILLATOR_HEADER) or b""
         return _Seen(seals, self._age_s(tick), name.decode(errors="replace") or None, blocked_s, unread_s)
 
-    async def _tick(self, number: int) -> Record | None:
-        """Return the last tick of a partition; None if there is none."""
+    async def _tick(self, number: int) -> ReadRecord | None:
         bounds = LogBounds(self._cluster, self._topics.oscillator, _LIMIT_S, is_committed=False)
         last = await bounds.end(number) - 1
         return await self._record(self._topics.oscillator, number, last) if last >= 0 else None
@@ -133,11 +132,10 @@ class _Reading:
         record = await self._record(topic, number, seal.fence, is_committed=True)
         return self._age_s(record) if record and record.timestamp < last_second_of(seal) * 1000 else 0.0
 
-    def _age_s(self, record: Record) -> float:
-        """Return the seconds since *record* was appended."""
+    def _age_s(self, record: ReadRecord) -> float:
         return max(self._clock.wall_s() - record.timestamp / 1000, 0.0)
 
-    async def _record(self, topic: str, number: int, offset: int, *, is_committed: bool = False) -> Record | None:
+    async def _record(self, topic: str, number: int, offset: int, *, is_committed: bool = False) -> ReadRecord | None:
         """Return the first record from *offset* on, where the log goes on; None if only markers follow."""
         log = TopicLog(self._cluster, topic, _LIMIT_S, is_committed=is_committed)
         return next((await log.page(number, offset)).records, None)
@@ -155,7 +153,7 @@ class _Reading:
             while offset < end and reasons.total() < _REFUSED_MAX:
                 part = await log.page(number, offset)
                 for record in part.records:
-                    reason, place = _refusal(cast(SourceRecord, record))
+                    reason, place = _refusal(record)
                     reasons[reason] += 1
                     last = max(last, (record.timestamp, place))
                 offset = part.position
@@ -169,12 +167,8 @@ async def read_status(
     Return the state of an instance of the service.
 
     Args:
-        kafka: cluster of the service.
-        prefix: prefix of the service's own topics.
-        group: consumer group of the workers.
         clock: gives the time up to which `lag_s` counts. It should agree with the brokers' within a second or two.
         allowed_topics: globs of callback topics, as workers have them. Those topics must have leaders.
-        seal_every_s: as workers have it.
 
     Raises:
         TopicsError: `timer-sealed` does not exist.
@@ -190,18 +184,18 @@ async def read_status(
         numbers = cluster.partitions(topics.sealed)
         if not numbers:
             raise TopicsError(f"topic {topics.sealed} is missing: create it with kafka-timers topics create")
-        reading, told = _Reading(cluster, topics, clock), asking.told
+        reading, answer = _Reading(cluster, topics, clock), asking.answer
         seen, members, lags, refused, leaderless = await asyncio.gather(
-            asyncio.gather(*(told(f"partition {number}", reading.partition(number)) for number in numbers)),
-            told(f"members of group {group}", group_of(cluster, group, _LIMIT_S)),
-            told("doors", adapter_lags(cluster, group)),
-            told(f"refused requests on {topics.rejected}", reading.refused()),
-            told("leaders of topics", cluster.leaderless()),
+            asyncio.gather(*(answer(f"partition {number}", reading.partition(number)) for number in numbers)),
+            answer(f"members of group {group}", group_of(cluster, group, _LIMIT_S)),
+            answer("doors", adapter_lags(cluster, group)),
+            answer(f"refused requests on {topics.rejected}", reading.refused()),
+            answer("leaders of topics", cluster.leaderless()),
         )
-        planners = await told("planners of recurring timers", _planners(cluster, topics, group))
-        names = sorted({lag.adapter for lag in lags or ()})
+        planners = await answer("planners of recurring timers", _planners(cluster, topics, group))
+        names = sorted({name for name, _, _ in lags or ()})
         readers = await asyncio.gather(
-            *(told(f"door {name}", group_of(cluster, adapter_group(group, name), _LIMIT_S)) for name in names)
+            *(answer(f"door {name}", group_of(cluster, adapter_group(group, name), _LIMIT_S)) for name in names)
         )
     return ServiceStatus(
         group,
@@ -229,14 +223,14 @@ async def _planners(cluster: Cluster, topics: Topics, group: str) -> Planners | 
     members = (await group_of(cluster, planner_group(group), _LIMIT_S)).members
     bounds = LogBounds(cluster, topics.schedules, _LIMIT_S)
     ends = await asyncio.gather(*(bounds.end(number) for number in numbers))
-    versions = {member.told.decode(errors="replace") for member in members}
+    versions = {member.user_data.decode(errors="replace") for member in members}
     return Planners(len(members), tuple(sorted(versions)), any(ends))
 
 
 def _name_of(member: Member) -> str:
     """Return the URL that names a worker in seals; for any other member of its group, its client id."""
     try:
-        return str(json.loads(member.told)["url"])
+        return str(json.loads(member.user_data)["url"])
     except (ValueError, LookupError, TypeError):
         return member.client_id
 
@@ -253,10 +247,10 @@ def _rows(seen: Mapping[int, _Seen | None], now_s: float) -> list[PartitionStatu
     ]
 
 
-def _doors(lags: Sequence[AdapterLag], readers: Mapping[str, Group | None]) -> list[Door]:
+def _doors(lags: Sequence[tuple[str, str, int]], readers: Mapping[str, Group | None]) -> list[Door]:
     """Return the state of the doors. A door whose readers are unknown counts as read."""
     counted = {name: 1 if group is None else len(group.members) for name, group in readers.items()}
-    return [Door(lag.adapter, lag.topic, lag.lag, counted[lag.adapter]) for lag in lags]
+    return [Door(name, topic, lag, counted[name]) for name, topic, lag in lags]
 
 
 def _leaderless(
@@ -270,11 +264,11 @@ def _leaderless(
     ]
 
 
-def _refusal(record: SourceRecord) -> tuple[str, str]:
+def _refusal(record: ReadRecord) -> tuple[str, str]:
     """Return the reason for a refusal and the place of the refused record, from the record on `timer-rejected`."""
-    told = {name: content.decode(errors="replace") for name, content in rejection_in(record.headers).items()}
-    topic, partition, offset = (told.get(name, "?") for name in ("topic", "partition", "offset"))
-    return told.get("reason", "no reason is told"), f"{topic} {partition}:{offset}"
+    rejection = {name: content.decode(errors="replace") for name, content in rejection_in(record.headers).items()}
+    topic, partition, offset = (rejection.get(name, "?") for name in ("topic", "partition", "offset"))
+    return rejection.get("reason", "no reason is told"), f"{topic} {partition}:{offset}"
 
 
 def status_of(tails: Mapping[int, Sequence[Sealed]], now_s: float) -> list[PartitionStatus]:
