@@ -32,13 +32,13 @@ class Question:
 
 async def test_a_question_is_asked_once_and_all_waiting_callers_get_its_answer() -> None:
     shared, question = Shared(), Question()
-    waiting = [asyncio.create_task(shared.told("it", question, "it")) for _ in range(5)]
+    waiting = [asyncio.create_task(shared.answer("it", question, "it")) for _ in range(5)]
     await asyncio.sleep(0)
     question.answer.set_result(7)
     assert await asyncio.gather(*waiting) == [7] * 5
     assert question.asked == 1
     # And the answer is not kept.
-    assert await shared.told("it", question, "it") == 7
+    assert await shared.answer("it", question, "it") == 7
     assert question.asked == 2
 
 
@@ -46,8 +46,8 @@ async def test_a_caller_that_waits_too_long_gets_an_error_and_the_answer_next_ti
     shared, question = Shared(), Question()
     for _ in range(3):
         with pytest.raises(LateError, match=r"it: no answer within 0.01 s. It is still being looked for"):
-            await shared.told("it", question, "it", SOON_S)
-    next_time = asyncio.create_task(shared.told("it", question, "it"))
+            await shared.answer("it", question, "it", SOON_S)
+    next_time = asyncio.create_task(shared.answer("it", question, "it"))
     await asyncio.sleep(0)
     question.answer.set_result(7)
     assert (await next_time, question.asked) == (7, 1)
@@ -56,20 +56,20 @@ async def test_a_caller_that_waits_too_long_gets_an_error_and_the_answer_next_ti
 async def test_an_answer_that_comes_when_nobody_waits_goes_to_the_next_caller() -> None:
     shared, question = Shared(), Question()
     with pytest.raises(LateError):
-        await shared.told("it", question, "it", 0)
+        await shared.answer("it", question, "it", 0)
     question.answer.set_result(7)
     await asyncio.sleep(SOON_S)
-    assert (await shared.told("it", question, "it"), question.asked) == (7, 1)
-    assert (await shared.told("it", question, "it"), question.asked) == (7, 2)
+    assert (await shared.answer("it", question, "it"), question.asked) == (7, 1)
+    assert (await shared.answer("it", question, "it"), question.asked) == (7, 2)
 
 
 async def test_a_caller_after_a_change_gets_no_answer_to_an_earlier_question() -> None:
     shared, before, after = Shared(), Question(), Question()
-    waits = asyncio.create_task(shared.told("it", before, "it"))
+    waits = asyncio.create_task(shared.answer("it", before, "it"))
     await asyncio.sleep(0)
     shared.forget("it")
     after.answer.set_result("after")
-    assert await shared.told("it", after, "it") == "after"
+    assert await shared.answer("it", after, "it") == "after"
     before.answer.set_result("before")
     assert await waits == "before"
     shared.forget("it")
@@ -79,15 +79,15 @@ async def test_an_error_reaches_the_waiting_callers_and_the_next_caller_asks_ane
     shared, question = Shared(), Question()
     question.answer.set_result(ValueError("no"))
     with pytest.raises(ValueError, match="no"):
-        await shared.told("it", question, "it")
+        await shared.answer("it", question, "it")
     with pytest.raises(ValueError, match="no"):
-        await shared.told("it", question, "it")
+        await shared.answer("it", question, "it")
     assert question.asked == 2
 
 
 async def test_a_caller_that_goes_away_takes_the_question_from_nobody() -> None:
     shared, question = Shared(), Question()
-    gone, stays = (asyncio.create_task(shared.told("it", question, "it")) for _ in range(2))
+    gone, stays = (asyncio.create_task(shared.answer("it", question, "it")) for _ in range(2))
     await asyncio.sleep(0)
     gone.cancel()
     await asyncio.sleep(0)
@@ -99,11 +99,11 @@ async def test_no_more_than_some_questions_are_under_way() -> None:
     shared, question = Shared(), Question()
     for number in range(16):
         with pytest.raises(LateError):
-            await shared.told(number, question, "it", 0)
+            await shared.answer(number, question, "it", 0)
     with pytest.raises(BusyError, match="17th: 16 questions that take long are under way"):
-        await shared.told("another", question, "17th")
+        await shared.answer("another", question, "17th")
     with pytest.raises(LateError):
-        await shared.told(0, question, "it", 0)
+        await shared.answer(0, question, "it", 0)
     await shared.close()
     assert question.answer.cancelled()
 

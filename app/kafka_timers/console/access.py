@@ -57,13 +57,7 @@ class Role(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """
-    The caller of a request.
-
-    Attributes:
-        name: name from the token's line, or from the proxy.
-        role: permissions of the caller.
-    """
+    """The caller of a request. The name is from the token's line, or from the proxy."""
 
     name: str
     role: Role
@@ -79,11 +73,7 @@ def problem(status: int, detail: str) -> tuple[int, dict[str, Any]]:
 
 class Access:
     """
-    Serves *app* to callers with permission.
-
-    Args:
-        app: application to serve; finds the `Caller` in its request's state.
-        settings: settings of the console.
+    Serves *app* to callers with permission. The app finds the `Caller` in its request's state.
 
     Raises:
         SettingsError: the token file cannot be read, or one of its lines has another form.
@@ -229,6 +219,6 @@ def _too_large() -> tuple[int, dict[str, Any]]:
 
 async def _answer(send: _Send, status: int, body: dict[str, Any], more: Mapping[str, str] | None = None) -> None:
     headers = {"Content-Type": "application/problem+json", **(more or {})}
-    told = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-    await _guarded(send)({"type": "http.response.start", "status": status, "headers": told})
+    pairs = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    await _guarded(send)({"type": "http.response.start", "status": status, "headers": pairs})
     await send({"type": "http.response.body", "body": json.dumps(body).encode()})

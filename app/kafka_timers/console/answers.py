@@ -4,7 +4,7 @@ Bodies of answers. Fields have their JSON names. Times are UNIX seconds, or RFC 
 FastAPI makes the OpenAPI document from these models.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Annotated, Any, Self
@@ -19,7 +19,7 @@ from kafka_timers.core.outcomes import State
 from kafka_timers.core.rejected import Rejected
 from kafka_timers.core.text import bytes_in, fraction_of, headers_of, json_of
 from kafka_timers.core.wire import SECOND_LIMIT, Future, number_in
-from kafka_timers.operate.callback_topics import CallbackTopics
+from kafka_timers.operate.callback_topics import CallbackTopic
 from kafka_timers.operate.find import Found
 from kafka_timers.operate.pending import Page, Told
 
@@ -81,12 +81,12 @@ class TimerOut(Model):
     headers: list[HeaderOut] | None = None
 
     @classmethod
-    def of(cls, told: dict[str, Any]) -> Self:
-        """Return a worker's answer *told* as a body."""
-        texts = {name: _text(bytes_in(told, name)) for name in ("topic", "key", "timer_id", "token")}
-        values = {name: told.get(name) for name in ("value", "value_base64", "headers")}
-        same = {name: told[name] for name in ("place", "request", "second", "due_ms", "value_bytes")}
-        return cls.model_validate(same | texts | values | {"at": at(told["due_ms"])})
+    def of(cls, timer: dict[str, Any]) -> Self:
+        """Return a worker's answer *timer* as a body."""
+        texts = {name: _text(bytes_in(timer, name)) for name in ("topic", "key", "timer_id", "token")}
+        values = {name: timer.get(name) for name in ("value", "value_base64", "headers")}
+        same = {name: timer[name] for name in ("place", "request", "second", "due_ms", "value_bytes")}
+        return cls.model_validate(same | texts | values | {"at": at(timer["due_ms"])})
 
 
 class Unknown(Model):
@@ -248,8 +248,8 @@ class RejectedOut(Model):
     @classmethod
     def of(cls, rejected: Rejected) -> Self:
         """Return *rejected* as a body."""
-        told = rejected.document()
-        return cls.model_validate(told | {"at": at(told.pop("at_ms"))})
+        document = rejected.document()
+        return cls.model_validate(document | {"at": at(document.pop("at_ms"))})
 
 
 class RejectedPage(Model):
@@ -264,8 +264,6 @@ def answer_out(timer_id: str, answer: Answer, now_s: float, due_ms: int | None =
     Return *answer* to a request about *timer_id* as a body.
 
     Args:
-        timer_id: id of the timer.
-        answer: answer to the request.
         now_s: UNIX time; a timer that was due before counts as fired.
         due_ms: UNIX millisecond of the new timer, if the request asked for one.
     """
@@ -340,18 +338,17 @@ def request_out(record: ConsumerRecord, future: Future, waits: bool | None) -> R
     return RequestOut.model_validate(shown)
 
 
-def topics_out(found: CallbackTopics) -> TopicsOut:
-    """Return the callback topics *found* as a body."""
-    page = found.page
-    topics = [TopicOut.model_validate(asdict(each)) for each in found.topics]
+def topics_out(found: Iterable[CallbackTopic], page: Page) -> TopicsOut:
+    """Return the callback topics *found*, in the timers of *page*, as a body."""
+    topics = [TopicOut.model_validate(asdict(each)) for each in found]
     return TopicsOut(
         topics=topics, looked_at=len(page.timers), more=bool(page.after), unknown=unknown_out(page.unknown)
     )
 
 
-def waiting_out(timer_id: str, told: Told) -> HistoryOut:
-    """Return a worker's answer *told* about the pending timer *timer_id* as a body."""
-    timer = TimerOut.of(told)
+def waiting_out(timer_id: str, answer: Told) -> HistoryOut:
+    """Return a worker's *answer* about the pending timer *timer_id* as a body."""
+    timer = TimerOut.of(answer)
     same = timer.model_dump(
         include={"request", "second", "due_ms", "at", "topic", "key", "token", "value", "value_base64"}
     )

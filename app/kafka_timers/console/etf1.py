@@ -29,11 +29,8 @@ _DOOR = "etf1"
 
 async def info_of(service: Service, address: str) -> dict[str, Any]:
     """
-    Return the address of Kafka and the topics with schedules, by the consumer groups of the doors.
-
-    Args:
-        service: service to read from.
-        address: address at which the caller reached the console.
+    Return the address of Kafka and the topics with schedules, by the consumer groups of the doors. *address* is the one
+    at which the caller reached the console.
     """
     status, _ = await service.status()
     host = socket.gethostname()
@@ -67,16 +64,16 @@ async def schedules_of(service: Service) -> list[dict[str, Any]]:
 
 
 def _schedules(timers: Iterable[Told]) -> Iterable[dict[str, Any]]:
-    for told in timers:
-        headers = {each["name"]: bytes_in(each, "value") for each in told["headers"]}
+    for timer in timers:
+        headers = {each["name"]: bytes_in(each, "value") for each in timer["headers"]}
         yield {
             "id": _text(headers.get("scheduler-key")),
-            "epoch": told["second"],
+            "epoch": timer["second"],
             "timestamp": number_in(headers.get("scheduler-timestamp")) or 0,
             "topic": _text(headers.get("scheduler-topic")),
-            "target-topic": _text(bytes_in(told, "topic")),
-            "target-key": _text(bytes_in(told, "key")),
-            "value": base64.b64encode(bytes_in(told, "value") or b"").decode(),
+            "target-topic": _text(bytes_in(timer, "topic")),
+            "target-key": _text(bytes_in(timer, "key")),
+            "value": base64.b64encode(bytes_in(timer, "value") or b"").decode(),
         }
 
 

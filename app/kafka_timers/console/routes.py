@@ -1,6 +1,4 @@
-"""
-The addresses of the console, and its answers to errors.
-"""
+"""The addresses of the console, and its answers to errors."""
 
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -46,14 +44,7 @@ from kafka_timers.core.outcomes import State
 from kafka_timers.core.pending import PLACE_PATTERN, UNITS_S
 from kafka_timers.core.rejected import Rejected
 from kafka_timers.core.wire import SECOND_LIMIT, Future, future_from
-from kafka_timers.errors import (
-    AnswerError,
-    KafkaTimersError,
-    PublishError,
-    QueryError,
-    RequestError,
-    WhenError,
-)
+from kafka_timers.errors import AnswerError, KafkaTimersError, PublishError, QueryError, RequestError, WhenError
 from kafka_timers.operate.documents import status_document
 from kafka_timers.operate.find import Found
 from kafka_timers.operate.rejected import Which
@@ -89,8 +80,6 @@ _Instant = Annotated[str | None, Query(description="RFC 3339 with a zone, or UNI
 
 
 class _ProblemError(Exception):
-    """A problem to answer with."""
-
     def __init__(self, status: int, detail: str) -> None:
         super().__init__(detail)
         self.status = status
@@ -302,7 +291,7 @@ async def show_request(
 
 async def list_topics(service: _Asked) -> TopicsOut:
     """List the callback topics of the timers that fire next, and of requests refused within an hour."""
-    return topics_out(await service.callback_topics())
+    return topics_out(*await service.callback_topics())
 
 
 async def count_ahead(

@@ -1,6 +1,4 @@
-"""
-The process `kafka-timers console`.
-"""
+"""The process `kafka-timers console`."""
 
 import asyncio
 import logging

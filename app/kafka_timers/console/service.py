@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import astuple
 from functools import partial
-from types import TracebackType
 from typing import NamedTuple, Self
 
 from aiokafka import ConsumerRecord
@@ -30,11 +29,11 @@ from kafka_timers.core.callbacks import Shown, topics_in
 from kafka_timers.core.rejected import Again, Rejected
 from kafka_timers.core.wire import SECOND_LIMIT, Future, Topics, is_far, latest, number_in
 from kafka_timers.errors import BrokerError, KafkaTimersError, TopicsError
-from kafka_timers.operate.callback_topics import CallbackTopics, read_callback_topics
+from kafka_timers.operate.callback_topics import CallbackTopic, read_callback_topics
 from kafka_timers.operate.documents import callback_document
 from kafka_timers.operate.find import Found, find
 from kafka_timers.operate.health import ServiceStatus
-from kafka_timers.operate.pending import Told, Workers, addresses_of, asking
+from kafka_timers.operate.pending import Page, Told, Workers, addresses_of, asking
 from kafka_timers.operate.rejected import RejectedLog, Which, last_refused, reading_rejected
 from kafka_timers.operate.status import read_status
 from kafka_timers.operate.watch import watching
@@ -61,15 +60,7 @@ class TopicForbiddenError(KafkaTimersError):
     """Workers may not write to the callback topic."""
 
 
-class Waiting(NamedTuple):
-    """A pending timer: partition:offset of its request, its UNIX millisecond, and its Future."""
-
-    request: str
-    due_ms: int
-    future: Future
-
-
-class ReadStatus(NamedTuple):
+class _ReadStatus(NamedTuple):
     """State of the service at a UNIX time."""
 
     status: ServiceStatus
@@ -80,16 +71,15 @@ class Service:
     """
     One instance of the service.
 
+    What reads a log raises LateError while the log is still being read, and BrokerError or TopicsError if it cannot be
+    read.
+
     Args:
-        settings: settings of the console.
         clock: clock that `after` counts from.
         answer_s: seconds that a caller waits for an answer from a log.
 
     Attributes:
-        clock: as given.
-        bootstrap: brokers, as given.
-        topics: names of the service's own topics.
-        reserved: the same names as a set; these topics get no callbacks.
+        reserved: names of the service's own topics, which get no callbacks.
     """
 
     def __init__(self, settings: ConsoleSettings, clock: Clock, answer_s: float = ANSWER_S) -> None:
@@ -109,16 +99,14 @@ class Service:
         self._workers: Workers | None = None
         self._looking: asyncio.Task[None] | None = None
         self._looked_at_s = 0.0
-        self._status: ReadStatus | None = None
+        self._status: _ReadStatus | None = None
         self._followers = 0
 
     async def __aenter__(self) -> Self:
         """Open nothing yet."""
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Close all connections."""
         await self._looks.close()
         await self._reads.close()
@@ -140,7 +128,7 @@ class Service:
         """
         workers = self._workers
         if workers is None:
-            workers = await self._looks.told("workers", self._open_workers, "the addresses of the workers")
+            workers = await self._looks.answer("workers", self._open_workers, "the addresses of the workers")
         is_old = self.clock.elapsed_s() > self._looked_at_s + _FRESH_S
         if is_old and (self._looking is None or self._looking.done()):
             self._looking = asyncio.create_task(self._look(workers))
@@ -162,50 +150,40 @@ class Service:
         """
         Return the records of *timer_id*. If *with_history* is false, or the log cannot be read in time, return a
         worker's answer about the pending timer if there is one.
-
-        Raises:
-            LateError: no worker knows the timer, and the log is still being read.
-            BrokerError, TopicsError: the log cannot be read.
         """
         waiting = asyncio.create_task(self._waiting(timer_id))
         try:
-            if not with_history and (told := await _result_of(waiting, self._answer_s / 2)):
-                return told
+            if not with_history and (timer := await _result_of(waiting, self._answer_s / 2)):
+                return timer
             return await self._found(timer_id)
         except (LateError, BusyError, BrokerError):
-            if told := await _result_of(waiting, self._answer_s):
-                return told
+            if timer := await _result_of(waiting, self._answer_s):
+                return timer
             raise
         finally:
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
 
-    async def pending(self, timer_id: str) -> Waiting | Found:
+    async def pending(self, timer_id: str) -> tuple[str, int, Future] | Found:
         """
         Return the pending timer of *timer_id*; if none is pending, the records of the id.
 
-        A worker names the request at once. If no worker does, the request log is read.
-
-        Raises:
-            LateError: the log is still being read.
-            BrokerError, TopicsError: the log cannot be read.
+        The timer is partition:offset of its request, its UNIX millisecond, and its Future. A worker names the request
+        at once. If no worker does, the request log is read.
         """
-        if (told := await self._waiting(timer_id)) is not None:
-            future = await request_at(self._settings.kafka, self._settings.topic_prefix, told["request"])
+        if (timer := await self._waiting(timer_id)) is not None:
+            future = await request_at(self._settings.kafka, self._settings.topic_prefix, timer["request"])
             if future is not None:
                 future.ClearField("copy")
-                return Waiting(told["request"], told["due_ms"], future)
+                return timer["request"], timer["due_ms"], future
         found = await self._found(timer_id, _READING_S)
-        return Waiting(*found.waiting) if found.waiting else found
+        return found.waiting or found
 
     async def request(self, place: str) -> tuple[ConsumerRecord, bool | None] | None:
         """
         Return the record of the request at *place*, partition:offset, and whether its timer is pending.
 
         The second part is None if no worker knows, or if the request may be in the lake. None without a record.
-
-        Raises:
-            BrokerError, TopicsError: the record cannot be read.
         """
         settings, workers, number = self._settings, await self.workers(), int(place.partition(":")[0])
         if number not in workers.addresses:
@@ -223,17 +201,11 @@ class Service:
                 return record, None
         return record, waits
 
-    async def callback_topics(self) -> CallbackTopics:
-        """
-        Return the callback topics of the timers that fire next, and of requests refused within an hour.
+    async def callback_topics(self) -> tuple[list[CallbackTopic], Page]:
+        """Return the callback topics of the timers that fire next, and of requests refused within an hour."""
+        return await self._reads.answer("topics", self._callback_topics, "the callback topics")
 
-        Raises:
-            LateError: the topics are still being read.
-            BrokerError, TopicsError: a topic cannot be read.
-        """
-        return await self._reads.told("topics", self._callback_topics, "the callback topics")
-
-    async def _callback_topics(self) -> CallbackTopics:
+    async def _callback_topics(self) -> tuple[list[CallbackTopic], Page]:
         settings, since_ms = self._settings, int(self.clock.wall_s() - _REFUSED_WITHIN_S) * 1000
         return await read_callback_topics(
             settings.kafka, settings.topic_prefix, await self.workers(), self._is_allowed, since_ms
@@ -247,7 +219,7 @@ class Service:
     async def _found(self, timer_id: str, limit_s: float | None = None) -> Found:
         """Return the records of *timer_id*, see `operate.find`."""
         ask = partial(find, self._settings.kafka, self._settings.topic_prefix, timer_id)
-        return await self._reads.told(("find", timer_id), ask, f"the records of {timer_id!r}", limit_s)
+        return await self._reads.answer(("find", timer_id), ask, f"the records of {timer_id!r}", limit_s)
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
@@ -311,16 +283,10 @@ class Service:
         return reading_rejected(self._settings.kafka, self._settings.topic_prefix)
 
     async def last_refused(self, which: Which, since_ms: int, limit: int) -> tuple[list[Rejected], int]:
-        """
-        Return the last refused requests, see `RejectedLog.last`.
-
-        Raises:
-            LateError: the topic is still being read.
-            BrokerError, TopicsError: the topic cannot be read.
-        """
+        """Return the last refused requests, see `RejectedLog.last`."""
         settings = self._settings
         ask = partial(last_refused, settings.kafka, settings.topic_prefix, which, since_ms, limit)
-        return await self._reads.told(("refused", which, since_ms, limit), ask, "the refused requests")
+        return await self._reads.answer(("refused", which, since_ms, limit), ask, "the refused requests")
 
     async def callbacks(self, topic: str) -> AsyncIterator[str]:
         """
@@ -366,7 +332,7 @@ class Service:
     def _unfollow(self) -> None:
         self._followers -= 1
 
-    async def status(self) -> ReadStatus:
+    async def status(self) -> _ReadStatus:
         """
         Return the state of the service, see `operate.status`.
 
@@ -376,13 +342,13 @@ class Service:
             LateError: no earlier state was read, or it is too old.
         """
         try:
-            return await self._looks.told("status", self._read_status, "the status of the service")
+            return await self._looks.answer("status", self._read_status, "the status of the service")
         except LateError:
             if self._status is None or self.clock.wall_s() > self._status.at_s + _STALE_S:
                 raise
         return self._status
 
-    async def _read_status(self) -> ReadStatus:
+    async def _read_status(self) -> _ReadStatus:
         settings = self._settings
         status = await read_status(
             settings.kafka,
@@ -392,7 +358,7 @@ class Service:
             allowed_topics=settings.allowed_topics,
             seal_every_s=settings.seal_every_s,
         )
-        self._status = ReadStatus(status, self.clock.wall_s())
+        self._status = _ReadStatus(status, self.clock.wall_s())
         return self._status
 
 

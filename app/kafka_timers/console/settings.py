@@ -1,6 +1,4 @@
-"""
-The settings of the console.
-"""
+"""The settings of the console."""
 
 import dataclasses
 from dataclasses import dataclass

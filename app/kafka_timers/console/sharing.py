@@ -17,6 +17,8 @@ __all__ = ["ANSWER_S", "BusyError", "LateError", "Shared", "within"]
 # A person takes this as an answer at once; a page should have its answer within 3 s.
 ANSWER_S = 2.5
 
+# Maximum of questions under way at once; each may hold a connection and a part of a log.
+_MOST = 16
 # An answer that no caller waited for any more is kept for this time, and given once.
 _KEPT_S = 10.0
 
@@ -41,21 +43,14 @@ class _Question:
 
 
 class Shared:
-    """
-    Questions under way, by name.
+    """Questions under way, by name. A caller waits for *limit_s* seconds by default."""
 
-    Args:
-        limit_s: default limit of a caller's wait, in seconds.
-        most: maximum of questions under way at once; each may hold a connection and a part of a log.
-    """
-
-    def __init__(self, limit_s: float = ANSWER_S, most: int = 16) -> None:
+    def __init__(self, limit_s: float = ANSWER_S) -> None:
         self._limit_s = limit_s
-        self._most = most
         self._asked: dict[object, _Question] = {}
         self._running: set[asyncio.Task[Any]] = set()
 
-    async def told(
+    async def answer(
         self, name: object, ask: Callable[[], Coroutine[Any, Any, _T]], what: str, limit_s: float | None = None
     ) -> _T:
         """
@@ -63,7 +58,6 @@ class Shared:
 
         Args:
             name: name of the question; callers that use the same one meanwhile get the same answer.
-            ask: asks the question.
             what: the question in words, for messages.
             limit_s: limit of the wait in seconds; None for the default.
 
@@ -74,8 +68,8 @@ class Shared:
         self._drop_old()
         question = self._asked.get(name)
         if question is None:
-            if len(self._running) >= self._most:
-                raise BusyError(f"{what}: {self._most} questions that take long are under way: ask again later")
+            if len(self._running) >= _MOST:
+                raise BusyError(f"{what}: {_MOST} questions that take long are under way: ask again later")
             question = self._asked[name] = _Question(asyncio.create_task(ask()))
             self._running.add(question.task)
             question.task.add_done_callback(lambda _: self._end(name, question))
@@ -123,12 +117,7 @@ class Shared:
 
 async def within(answer: Awaitable[_T], what: str, limit_s: float) -> _T:
     """
-    Return *answer*, or give it up when it takes too long.
-
-    Args:
-        answer: result to wait for.
-        what: the question in words, for messages.
-        limit_s: limit of the wait in seconds.
+    Return *answer*, or give it up when it takes too long. *what* is the question in words, for messages.
 
     Raises:
         LateError: the answer is not there in time.

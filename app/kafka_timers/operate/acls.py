@@ -38,7 +38,6 @@ class Acl:
         process: one of `PROCESSES`.
         operations: names of operations as Kafka spells them, for example Read or DescribeConfigs.
         resource: kind of the resource: topic, group or transactional-id.
-        name: name of the resource.
         is_prefix: whether the name stands for all names that begin with it.
         why: the reason that the process needs them, in a few words.
     """
@@ -64,8 +63,6 @@ def acls_of(prefix: str, group: str, callbacks: str, door: str = "") -> list[Acl
     Return the permissions that all processes of an instance need.
 
     Args:
-        prefix: put before the names of the instance's own topics.
-        group: consumer group of its workers.
         callbacks: globs of callback topics, comma separated, as workers have them in `allowed_topics`.
         door: adapters and their topics, as workers have them in `door`.
 

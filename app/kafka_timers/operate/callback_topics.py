@@ -8,7 +8,6 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import NamedTuple
 
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
@@ -18,7 +17,7 @@ from kafka_timers.core.text import bytes_in
 from kafka_timers.operate.pending import Page, Workers
 from kafka_timers.operate.rejected import Which, last_refused
 
-__all__ = ["CallbackTopic", "CallbackTopics", "read_callback_topics"]
+__all__ = ["CallbackTopic", "read_callback_topics"]
 
 # Maximum of pending timers, and of refused requests, that are looked at.
 _LOOKED_AT = 1_000
@@ -32,7 +31,6 @@ class CallbackTopic:
     A topic that timers ask for.
 
     Attributes:
-        name: name of the topic, as requests have it.
         is_allowed: whether workers may write to it, as far as the caller knows.
         partitions: None if the topic does not exist, is hidden from this Kafka user, or is not allowed.
         coming: timers among those that fire next.
@@ -48,25 +46,12 @@ class CallbackTopic:
     refused: int = 0
 
 
-class CallbackTopics(NamedTuple):
-    """Topics by name, and the page of pending timers that they were taken from."""
-
-    topics: list[CallbackTopic]
-    page: Page
-
-
 async def read_callback_topics(
     kafka: Kafka, prefix: str, workers: Workers, is_allowed: Callable[[str], bool], since_ms: int
-) -> CallbackTopics:
+) -> tuple[list[CallbackTopic], Page]:
     """
-    Return the callback topics of the 1,000 timers that fire next and of the last 1,000 refused requests.
-
-    Args:
-        kafka: cluster to read from.
-        prefix: prefix of the service's own topics.
-        workers: workers that are asked for pending timers.
-        is_allowed: tells whether workers may write to a topic.
-        since_ms: UNIX milliseconds; earlier refusals do not count.
+    Return the callback topics of the 1,000 timers that fire next and of the last 1,000 refused requests, by name, and
+    the page of these timers. Refusals before *since_ms*, UNIX milliseconds, do not count.
 
     Raises:
         QueryError: a worker refuses the query.
@@ -81,10 +66,10 @@ async def read_callback_topics(
     def of(name: str) -> CallbackTopic:
         return found.setdefault(name, CallbackTopic(name, is_allowed(name)))
 
-    for told in page.timers:
-        topic = of((bytes_in(told, "topic") or b"").decode(errors="replace"))
+    for timer in page.timers:
+        topic = of((bytes_in(timer, "topic") or b"").decode(errors="replace"))
         topic.coming += 1
-        topic.next_second = told["second"] if topic.next_second is None else topic.next_second
+        topic.next_second = timer["second"] if topic.next_second is None else topic.next_second
     for each in refused:
         if each.future is not None and (name := Shown.of(each.future).topic):
             of(name).refused += 1
@@ -92,4 +77,4 @@ async def read_callback_topics(
     async with answering(kafka), Cluster.open(kafka) as cluster:
         for name, count in (await counted(cluster, asked)).items():
             found[name].partitions = count
-    return CallbackTopics(sorted(found.values(), key=attrgetter("name")), page)
+    return sorted(found.values(), key=attrgetter("name")), page

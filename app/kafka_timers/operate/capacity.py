@@ -37,9 +37,7 @@ class Load:
     Attributes:
         rate: timers per second in the busiest hour.
         delay_s: seconds that a timer waits, on average.
-        payload_bytes: bytes of a callback.
         horizon_s: seconds; timers that wait longer are left to a lake. 0 without a lake.
-        replication: replicas of the topics.
     """
 
     rate: float
@@ -55,7 +53,6 @@ class Need:
     One thing that a load needs.
 
     Attributes:
-        name: name of the figure in snake case, for programs.
         amount: the figure, in *unit*.
         unit: bytes, bytes/s, bytes/day or s; empty for a count.
         why: meaning of the figure, and the reason for it.

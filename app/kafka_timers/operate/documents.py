@@ -14,7 +14,6 @@ from aiokafka import ConsumerRecord
 
 from kafka_timers.broker.odd_batches import shown
 from kafka_timers.client.request import Answer, Timer
-from kafka_timers.core.outcomes import Outcome
 from kafka_timers.core.text import json_of
 from kafka_timers.core.wire import ID_HEADER, REQUEST_HEADER, TOKEN_HEADER, last_second_of
 from kafka_timers.operate.acls import Acl
@@ -75,12 +74,8 @@ def found_document(timer_id: str, found: Found) -> Document:
         "start": found.start,
         "end": found.end,
         "sealed": last_second_of(found.seal) if found.seal else None,
-        "records": [_outcome(outcome) for outcome in found.outcomes],
+        "records": [{name: getattr(outcome, name) for name in _OF_AN_OUTCOME} for outcome in found.outcomes],
     }
-
-
-def _outcome(outcome: Outcome) -> Document:
-    return {name: getattr(outcome, name) for name in _OF_AN_OUTCOME}
 
 
 def capacity_document(needs: Iterable[Need]) -> Document:
@@ -97,11 +92,8 @@ def callback_document(record: ConsumerRecord, now_s: float) -> Document:
     """
     Return *record*, which was read from a callback topic, as JSON.
 
-    `second`, `due_ms` and `lateness_ms` are null for a record that is not a callback.
-
-    Args:
-        record: record as the consumer returned it.
-        now_s: UNIX time at which the record arrived.
+    `second`, `due_ms` and `lateness_ms` are null for a record that is not a callback. *record* arrived at the UNIX time
+    *now_s*.
     """
     headers = dict(reversed(record.headers))
     due_ms, lateness_ms = lateness_of(record, now_s)

@@ -1,6 +1,4 @@
-"""
-Read the records of one timer id from the topics. `core.outcomes` decides the outcome of each record.
-"""
+"""Read the records of one timer id from the topics. `core.outcomes` decides the outcome of each record."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -74,11 +72,6 @@ async def find(kafka: Kafka, prefix: str, timer_id: str) -> Found:
     Reading starts at the oldest request of the partition that may still be pending. Where far requests are left to a
     lake, it starts at the beginning of the log, because those are not pending in a worker.
 
-    Args:
-        kafka: cluster to read from.
-        prefix: prefix of the service's own topics.
-        timer_id: id that the request was given.
-
     Raises:
         TopicsError: a topic of the service does not exist.
         BrokerError: no broker answers within some 10 s, or a broker refuses.
@@ -131,9 +124,9 @@ async def _rejected(log: TopicLog, requests: str, partition: int, outcomes: Iter
     found: dict[int, str] = {}
     async for records in log.pages(number, start, await log.bounds.end(number)):
         for record in records:
-            told = rejection_in(record.headers)
-            asked_in, _, place = (refused_request(told, requests) or b"").partition(b":")
+            rejection = rejection_in(record.headers)
+            asked_in, _, place = (refused_request(rejection, requests) or b"").partition(b":")
             offset = number_in(place)
             if offset is not None and asked_in == b"%d" % partition:
-                found[offset] = told.get("reason", b"").decode(errors="replace")
+                found[offset] = rejection.get("reason", b"").decode(errors="replace")
     return found

@@ -76,7 +76,6 @@ class Refused:
     Requests refused in the last hour.
 
     Attributes:
-        reasons: number of refused requests by reason.
         is_all: False if there are more than were counted.
         last: topic, partition and offset of the last refused request, as its rejection says; empty if there is none.
     """
@@ -111,7 +110,6 @@ class ServiceStatus:
     State of an instance of the service.
 
     Attributes:
-        group: consumer group of the workers.
         requests: name of `timer-request`.
         partitions: partitions in the order of their numbers.
         workers: members of the group; None if they are unknown.
@@ -159,11 +157,7 @@ def overdue_of(row: PartitionStatus, requests: str, seal_every_s: float) -> Over
 
     Every request that was read for the last sealed second has fired. A partition that is sealed as often as it should
     be gives 0, unless requests wait behind an open transaction or were not read. A missing seal adds nothing.
-
-    Args:
-        row: state of the partition.
-        requests: name of `timer-request`.
-        seal_every_s: see `ServiceStatus`.
+    *requests* is the name of `timer-request`.
     """
     lag_s = row.lag_s or 0
     unserved_s = float(lag_s) if is_unserved(lag_s, seal_every_s) else 0.0
@@ -257,14 +251,11 @@ def _partitions(found: ServiceStatus) -> Iterator[str]:
         elif row.second is None:
             yield f"{where} was never sealed: /readyz and the log of its worker say why"
         elif overdue.age_s > LIMIT_S:
+            last_owner = f"; {row.owner} fired there last" if row.owner else ""
             yield (
                 f"{where} stands still since second {row.second}, {row.lag_s} s ago: /readyz and the log of its "
-                f"worker say why{_last_owner(row)}"
+                f"worker say why{last_owner}"
             )
-
-
-def _last_owner(row: PartitionStatus) -> str:
-    return f"; {row.owner} fired there last" if row.owner else ""
 
 
 def _named(what: str, numbers: Sequence[int]) -> str:

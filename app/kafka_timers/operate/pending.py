@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import aiohttp
 
@@ -71,19 +71,11 @@ class Ahead:
     unknown: dict[int, str]
 
 
-class _Replies(NamedTuple):
-    """The answers of workers, and the reason for each partition that is unknown."""
-
-    answers: list[Told]
-    unknown: dict[int, str]
-
-
 class Workers:
     """
-    The workers of one instance of the service.
+    The workers of one instance of the service. A question that all of them refuse raises QueryError.
 
     Args:
-        session: HTTP session for the queries.
         addresses: see `addresses_of`.
 
     Attributes:
@@ -108,17 +100,17 @@ class Workers:
         """
         timer_id = wanted.get("timer_id")
         numbers = [partition_of(str(timer_id), len(self.addresses))] if timer_id else self.addresses
-        told = await self._ask(numbers, "/v1/timers", limit=limit, values=int(with_values), **wanted)
-        timers = sorted((each for answer in told.answers for each in answer["timers"]), key=_place_of)
+        answers, unknown = await self._ask(numbers, "/v1/timers", limit=limit, values=int(with_values), **wanted)
+        timers = sorted((each for answer in answers for each in answer["timers"]), key=_place_of)
         # A timer that one worker has not returned yet may come before a timer of another worker.
-        cuts = [Place.of(answer["next"]) for answer in told.answers if answer["next"]]
+        cuts = [Place.of(answer["next"]) for answer in answers if answer["next"]]
         after = min(cuts, default=None)
         if after is not None:
             timers = [each for each in timers if _place_of(each) <= after]
         if len(timers) > limit:
             timers = timers[:limit]
             after = _place_of(timers[-1])
-        return Page(timers, str(after) if after else "", any(answer["cut"] for answer in told.answers), told.unknown)
+        return Page(timers, str(after) if after else "", any(answer["cut"] for answer in answers), unknown)
 
     async def pages(self, limit: int, *, with_values: bool = False, **wanted: object) -> AsyncIterator[Page]:
         """
@@ -136,50 +128,40 @@ class Workers:
 
     async def ahead(self, from_s: int, to_s: int, unit: str) -> Ahead:
         """
-        Return the number of pending timers from the UNIX second *from_s* on and before *to_s*.
-
-        Args:
-            from_s: first UNIX second.
-            to_s: UNIX second behind the last one.
-            unit: size of a bucket: second, minute or hour.
-
-        Raises:
-            QueryError: as for `page`.
+        Return the number of pending timers from the UNIX second *from_s* on and before *to_s*. A bucket has the size
+        *unit*: second, minute or hour.
         """
-        told = await self._ask(self.addresses, "/v1/counts", **{"from": from_s, "to": to_s, "unit": unit})
+        answers, unknown = await self._ask(self.addresses, "/v1/counts", **{"from": from_s, "to": to_s, "unit": unit})
         counts = Counter[int]()
-        for answer in told.answers:
+        for answer in answers:
             counts.update({each["second"]: each["count"] for each in answer["counts"]})
-        return Ahead(dict(sorted(counts.items())), any(answer["cut"] for answer in told.answers), told.unknown)
+        return Ahead(dict(sorted(counts.items())), any(answer["cut"] for answer in answers), unknown)
 
     async def waits(self, request: str, second: int) -> bool | None:
         """
-        Tell whether the timer of *request* is pending; None if no worker knows.
-
-        Args:
-            request: partition:offset on `timer-request`.
-            second: UNIX second of the timer.
-
-        Raises:
-            QueryError: as for `page`.
+        Tell whether the timer of *request* is pending; None if no worker knows. *request* is partition:offset on
+        `timer-request`.
         """
         partition, offset = map(int, request.split(":"))
         # Requests in a batch have the offset of its last request, so they come after this place.
         after = str(Place(second * 1000, partition, offset - 1, 0)) if offset else None
         while True:
             given = {"from": second, "to": second + 1, "after": after, "limit": _AT_ONCE}
-            told = await self._ask([partition], "/v1/timers", values=0, **given)
-            if told.unknown:
+            answers, unknown = await self._ask([partition], "/v1/timers", values=0, **given)
+            if unknown:
                 return None
-            [answer] = told.answers
+            [answer] = answers
             if any(each["request"] == request for each in answer["timers"]):
                 return True
             after = answer["next"]
             if not after or (answer["timers"] and Place.of(answer["timers"][-1]["place"]).row > offset + _ROW_MAX):
                 return None if answer["cut"] else False
 
-    async def _ask(self, numbers: Iterable[int], path: str, **given: object) -> _Replies:
-        """Ask each worker that owns one of the partitions *numbers* once."""
+    async def _ask(self, numbers: Iterable[int], path: str, **given: object) -> tuple[list[Told], dict[int, str]]:
+        """
+        Ask each worker that owns one of the partitions *numbers* once. Return the answers, and the reason for each
+        partition that is unknown.
+        """
         # Newer addresses may be set while the workers answer.
         numbers, addresses = sorted(numbers), self.addresses
         asked = sorted({url for number in numbers if (url := addresses[number])})
@@ -199,7 +181,7 @@ class Workers:
                 unknown[number] = str(reply)
             elif number in reply["unknown"]:
                 unknown[number] = f"{addresses[number]} has it no more, or not yet"
-        return _Replies([reply for reply in replies if isinstance(reply, dict)], unknown)
+        return [reply for reply in replies if isinstance(reply, dict)], unknown
 
     async def _ask_one(self, url: str, params: Mapping[str, str]) -> Told | QueryError | str:
         """Return the worker's answer, or the reason that there is none; an error if the query is refused."""

@@ -1,11 +1,10 @@
-"""
-Read the refused requests. `kafka-timers rejected` shows them, `kafka-timers redrive` sends them again.
-"""
+"""Read the refused requests. `kafka-timers rejected` shows them, `kafka-timers redrive` sends them again."""
 
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from operator import attrgetter
 
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.reading import TopicLog, consumed
@@ -18,6 +17,7 @@ __all__ = ["RejectedLog", "Which", "last_refused", "reading_rejected"]
 # When the leader of a partition dies, another one takes over after some 10 s.
 _LIMIT_S = 20.0
 
+_age = attrgetter("at_ms")
 _place_in = re.compile(r"([0-9]{1,9}):([0-9]{1,18})", re.ASCII).fullmatch
 
 
@@ -28,7 +28,6 @@ class Which:
 
     Attributes:
         reasons: reasons that pass; empty for any.
-        topic: callback topic; empty for any.
         timer_id: timer id; empty for any, and for requests without one.
     """
 
@@ -49,8 +48,9 @@ class RejectedLog:
     """
     The topic `timer-rejected`: its records when it was opened, and those that have come since.
 
+    Its methods raise `aiokafka.errors.KafkaError` if the topic cannot be read.
+
     Args:
-        log: the topic.
         bounds: first offset of each partition, and the offset behind its last record.
         requests: `timer-request`.
     """
@@ -63,12 +63,7 @@ class RejectedLog:
     async def before(self, from_ms: int) -> AsyncIterator[Rejected]:
         """
         Yield the requests that were refused before the log was opened and since *from_ms*, one partition after another.
-
-        Args:
-            from_ms: UNIX milliseconds.
-
-        Raises:
-            aiokafka.errors.KafkaError: the topic cannot be read.
+        *from_ms* is in UNIX milliseconds.
         """
         for number, (start, end) in self._bounds.items():
             if from_ms > 0:
@@ -81,14 +76,7 @@ class RejectedLog:
     async def last(self, which: Which, from_ms: int, limit: int) -> tuple[list[Rejected], int]:
         """
         Return the last *limit* requests that pass *which*, by time of refusal, and the number of all that pass.
-
-        Args:
-            which: filter.
-            from_ms: UNIX milliseconds; earlier refusals do not count.
-            limit: maximum.
-
-        Raises:
-            aiokafka.errors.KafkaError: the topic cannot be read.
+        Refusals before *from_ms*, UNIX milliseconds, do not count.
         """
         found: list[Rejected] = []
         count = 0
@@ -101,12 +89,7 @@ class RejectedLog:
         return sorted(found, key=_age)[-limit:], count
 
     async def after(self) -> AsyncIterator[Rejected]:
-        """
-        Yield requests as they are refused from now on, without end.
-
-        Raises:
-            aiokafka.errors.KafkaError: the topic cannot be read.
-        """
+        """Yield requests as they are refused from now on, without end."""
         async with self._log.following({number: end for number, (_, end) in self._bounds.items()}) as following:
             while True:
                 for record in await following.poll():
@@ -118,7 +101,6 @@ class RejectedLog:
 
         Raises:
             RequestError: there is none, or *place* has another form.
-            aiokafka.errors.KafkaError: the topic cannot be read.
         """
         match = _place_in(place)
         if match is None:
@@ -135,9 +117,6 @@ class RejectedLog:
         Return *rejected* with its payload. For a request that a door made, the payload is read from `timer-request`.
 
         If the request is gone from there, *rejected* is returned unchanged.
-
-        Raises:
-            aiokafka.errors.KafkaError: the topic cannot be read.
         """
         match = _place_in(rejected.made.request) if rejected.made else None
         if match is None:
@@ -151,10 +130,6 @@ class RejectedLog:
 async def reading_rejected(kafka: Kafka, prefix: str) -> AsyncIterator[RejectedLog]:
     """
     Open `timer-rejected` for reading inside the block.
-
-    Args:
-        kafka: cluster to read from.
-        prefix: prefix of the service's own topics.
 
     Raises:
         TopicsError: the topic does not exist.
@@ -172,7 +147,3 @@ async def last_refused(kafka: Kafka, prefix: str, which: Which, from_ms: int, li
     """Open `timer-rejected` and return the last refused requests: see `reading_rejected` and `RejectedLog.last`."""
     async with reading_rejected(kafka, prefix) as log:
         return await log.last(which, from_ms, limit)
-
-
-def _age(rejected: Rejected) -> int:
-    return rejected.at_ms

@@ -1,6 +1,4 @@
-"""
-Read a callback topic as it grows, and compute the lateness of each callback. `kafka-timers watch` shows it.
-"""
+"""Read a callback topic as it grows, and compute the lateness of each callback. `kafka-timers watch` shows it."""
 
 import re
 from collections.abc import AsyncIterator
@@ -22,12 +20,8 @@ _LIMIT_S = 20.0
 @asynccontextmanager
 async def watching(kafka: Kafka, topic: str, *, from_beginning: bool) -> AsyncIterator[Following]:
     """
-    Yield a reader of the committed records of *topic*, once it sees every record that comes from now on.
-
-    Args:
-        kafka: cluster of the topic.
-        topic: name of the topic.
-        from_beginning: also read the records that are already there.
+    Yield a reader of the committed records of *topic*, once it sees every record that comes from now on. With
+    *from_beginning*, also of the records that are already there.
 
     Raises:
         TopicsError: the topic does not exist.
@@ -45,11 +39,8 @@ def lateness_of(record: ConsumerRecord, now_s: float) -> tuple[int | None, int |
     """
     Return the due time of a callback in UNIX milliseconds, and its lateness; None and None for any other record.
 
-    Lateness counts to the record's timestamp, or to *now_s* if the record has none.
-
-    Args:
-        record: read from a callback topic.
-        now_s: UNIX time at which the record arrived.
+    Lateness counts to the record's timestamp, or to *now_s* if the record has none. *record* arrived at the UNIX time
+    *now_s*.
     """
     headers = dict(record.headers)
     expiry, millis = headers.get(EXPIRY_HEADER) or b"", headers.get(MILLIS_HEADER) or b"0"
