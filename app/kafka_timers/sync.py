@@ -17,7 +17,6 @@ import threading
 import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from kafka_timers.broker.connection import Kafka
@@ -43,9 +42,6 @@ class _Loop:
     An event loop in a thread of its own, with a client that it starts.
 
     Both `end` and a start that fails end the loop and its thread.
-
-    Args:
-        client: the client to start.
 
     Attributes:
         started: done when the client is started or has failed to start. Many threads wait for it, so none may cancel
@@ -255,9 +251,7 @@ class TimerClient:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _opened(self) -> _Loop:

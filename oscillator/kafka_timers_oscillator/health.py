@@ -21,46 +21,35 @@ class Metrics:
     """The metrics of one replica, in *registry*. A tick is one second in one partition."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.last_tick = Gauge(
-            f"{PREFIX}_last_tick_seconds", "last second that every partition has, in UNIX seconds", registry=registry
-        )
-        self.clock_offset = Gauge(
-            f"{PREFIX}_clock_offset_seconds", "this host's clock less the broker's", registry=registry
-        )
+
+        def gauge(name: str, what: str) -> Gauge:
+            return Gauge(f"{PREFIX}_{name}", what, registry=registry)
+
+        def counter(name: str, what: str) -> Counter:
+            return Counter(f"{PREFIX}_{name}", what, registry=registry)
+
+        self.last_tick = gauge("last_tick_seconds", "last second that every partition has, in UNIX seconds")
+        self.clock_offset = gauge("clock_offset_seconds", "this host's clock less the broker's")
         self.delay = Histogram(
             f"{PREFIX}_tick_delay_seconds",
             "append time less second of each tick that this replica emitted",
             buckets=(0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60, 600),
             registry=registry,
         )
-        self.behind = Gauge(
-            f"{PREFIX}_behind_seconds",
-            "the broker's time less the last second that every partition has",
-            registry=registry,
+        self.behind = gauge("behind_seconds", "the broker's time less the last second that every partition has")
+        self.ready = gauge("ready", "1 while this replica ticks, or would if no other did")
+        self.emitted = counter("ticks_emitted", "ticks that this replica emitted")
+        self.suppressed = counter("ticks_suppressed", "ticks not emitted since another replica had done so")
+        self.early = counter(
+            "ticks_early", "ticks that landed before their second by the broker's clock and were emitted again"
         )
-        self.ready = Gauge(f"{PREFIX}_ready", "1 while this replica ticks, or would if no other did", registry=registry)
-        self.emitted = Counter(f"{PREFIX}_ticks_emitted", "ticks that this replica emitted", registry=registry)
-        self.suppressed = Counter(
-            f"{PREFIX}_ticks_suppressed", "ticks not emitted since another replica had done so", registry=registry
-        )
-        self.early = Counter(
-            f"{PREFIX}_ticks_early",
-            "ticks that landed before their second by the broker's clock and were emitted again",
-            registry=registry,
-        )
-        self.skipped = Counter(
-            f"{PREFIX}_ticks_skipped", "missed ticks left out by the catch-up limit", registry=registry
-        )
+        self.skipped = counter("ticks_skipped", "missed ticks left out by the catch-up limit")
 
 
 class Health:
     """
-    The state of one replica, reported by the parts that do the work.
-
-    Args:
-        clock: clock of the host.
-        broker_time: estimate of the broker's time.
-        max_clock_skew_s: allowed difference between the two clocks in seconds.
+    The state of one replica, reported by the parts that do the work. The two clocks may differ by *max_clock_skew_s*
+    seconds.
     """
 
     def __init__(self, clock: Clock, broker_time: BrokerTime, metrics: Metrics, max_clock_skew_s: float) -> None:

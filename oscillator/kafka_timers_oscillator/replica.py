@@ -1,6 +1,4 @@
-"""
-One running oscillator, through outages of the broker.
-"""
+"""One running oscillator, through outages of the broker."""
 
 import asyncio
 import socket
@@ -26,14 +24,7 @@ RETRY_S_MIN, RETRY_S_MAX = 0.5, 5.0
 
 
 class Replica:
-    """
-    One oscillator replica.
-
-    Args:
-        settings: connection settings, and this replica's rank.
-        registry: registry for the metrics.
-        clock: clock of the host.
-    """
+    """One oscillator replica."""
 
     def __init__(self, settings: OscillatorSettings, registry: CollectorRegistry, clock: Clock | None = None) -> None:
         self._settings = settings

@@ -35,7 +35,6 @@ class Schedule:
     Knows the last tick of each partition, and when its next tick is due. All times are the broker's, in UNIX seconds.
 
     Args:
-        partitions: numbers of all partitions.
         replica: rank of this replica, from 0.
         catch_up_s: how far back missed seconds are emitted; older ones are skipped.
         max_ahead_s: a tick further ahead of its append time does not count.

@@ -54,12 +54,8 @@ class Session:
     One session. Run `follow` and `emit` side by side; they end when the broker is lost.
 
     Args:
-        ticks: the open topic.
         schedule: a schedule that has not been started.
         broker_time: the estimate from earlier sessions, which is updated.
-        clock: clock of the host.
-        metrics: metrics to update.
-        health: informed of answers, troubles and progress.
     """
 
     def __init__(

@@ -69,10 +69,7 @@ def added_group(group: str) -> str:
 
 def door_topics(text: str) -> list[tuple[str, str]]:
     """
-    Return the adapters in a value of `--door`, each with its topic.
-
-    Args:
-        text: pairs NAME=TOPIC, comma separated.
+    Return the adapters in a value of `--door`, each with its topic. *text* has pairs NAME=TOPIC, comma separated.
 
     Raises:
         ValueError: an adapter is unknown, or its topic is missing; the text names it.
@@ -93,7 +90,6 @@ def check_doors(text: str, header_names: str, topic_prefix: str) -> None:
     Args:
         text: pairs for `door_topics`.
         header_names: pairs for `headers.names_of`.
-        topic_prefix: prefix of the service's own topics.
 
     Raises:
         SettingsError: a setting is wrong, or an adapter would read one of the service's own topics.
@@ -117,20 +113,19 @@ def check_history(topic: str, doors: str, allowed_topics: str, topic_prefix: str
         topic: topic of the history; empty for none.
         doors: pairs for `door_topics`.
         allowed_topics: globs of topics that workers may write to.
-        topic_prefix: prefix of the service's own topics.
 
     Raises:
         SettingsError: the history cannot be on that topic.
     """
     if not topic:
         return
-    named, told = door_topics(doors), f"door_history {topic}"
+    named, given = door_topics(doors), f"door_history {topic}"
     if not any(name == "etf1" for name, _ in named):
-        raise SettingsError(f"{told} is for the door etf1: give that too, or leave it out")
+        raise SettingsError(f"{given} is for the door etf1: give that too, or leave it out")
     if topic in Topics.of(topic_prefix):
-        raise SettingsError(f"{told}: it is the service's own: give another topic")
+        raise SettingsError(f"{given}: it is the service's own: give another topic")
     if any(topic == source for _, source in named):
         # The door would schedule again the timers that have fired.
-        raise SettingsError(f"{told}: a door reads it: give another topic")
+        raise SettingsError(f"{given}: a door reads it: give another topic")
     if not topics_in(allowed_topics).fullmatch(topic):
-        raise SettingsError(f"{told}: allowed_topics {allowed_topics} do not match it: add it there")
+        raise SettingsError(f"{given}: allowed_topics {allowed_topics} do not match it: add it there")

@@ -25,16 +25,7 @@ from kafka_timers.runtime.rejecting import Headers
 
 class AddedPartitions(AdapterReader):
     """
-    Rejects all records in the partitions of *topic* from number *served* on.
-
-    Args:
-        settings: settings of the worker.
-        topic: name of `timer-request`.
-        served: number of partitions that are served.
-        outlet: topics for the refused records.
-        gate: pauses reading while callbacks are sent.
-        metrics: metrics of the worker.
-        clock: provides the timestamps of rejected records.
+    Rejects all records in the partitions of *topic* from number *served* on. *topic* is the name of `timer-request`.
     """
 
     def __init__(
@@ -62,8 +53,8 @@ class AddedPartitions(AdapterReader):
         return bool(at.partition >= self._served)
 
     def _told_of(self, record: SourceRecord, reason: StrEnum) -> Headers:
-        [told] = reject_headers(reason, record.topic, record.partition, [record.offset])
-        return told
+        [headers] = reject_headers(reason, record.topic, record.partition, [record.offset])
+        return headers
 
     def _count(self, owned: OwnedPartition, records: int, batch: Passing) -> None:
         for reason, count in batch.refused.items():

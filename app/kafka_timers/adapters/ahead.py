@@ -1,6 +1,4 @@
-"""
-Reads ahead in a topic that is taken over, so that an overdue schedule fires only if it is the last version.
-"""
+"""Reads ahead in a topic that is taken over, so that an overdue schedule fires only if it is the last version."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -59,11 +57,7 @@ async def look_ahead(
     its users' producers. Its tombstones then lie in other partitions than their schedules.
 
     Args:
-        cluster: the cluster to ask.
-        topic: name of the topic.
-        number: partition number.
         backlog: first offset of the backlog, and the offset after it.
-        parse: returns the command of a record.
         due_s: UNIX seconds. Later timers are left out, unless they replace an earlier one.
         keeping: the scheduler's rules; None if only a later version ends a schedule.
         is_new: True if the door has never read this topic.
@@ -146,13 +140,7 @@ async def _look_elsewhere(
 async def _read(
     cluster: Cluster, topic: str, number: int, from_ms: int, lane: str, look_at: Callable[[SourceRecord], None]
 ) -> None:
-    """
-    Call *look_at* with the records of a partition that were written at *from_ms* or later.
-
-    Raises:
-        TimeoutError: no leader of the partition answers.
-        aiokafka.errors.KafkaError: the partition cannot be read.
-    """
+    """Call *look_at* with the records of a partition that were written at *from_ms* or later."""
     bounds = LogBounds(cluster, topic)
     start, end = await bounds.since(number, max(from_ms, 0)), await bounds.end(number)
     if start is None:

@@ -1,6 +1,4 @@
-"""
-The command that an adapter makes of another system's record, and functions that all adapters share (pure).
-"""
+"""The command that an adapter makes of another system's record, and functions that all adapters share (pure)."""
 
 import re
 from collections.abc import Collection, Sequence
@@ -20,6 +18,7 @@ from kafka_timers.core.wire import (
     SOURCE_TAG,
     Callback,
     Future,
+    ReadRecord,
     Source,
     number_in,
     second_in,
@@ -113,36 +112,16 @@ class Command(NamedTuple):
 Parsed = Command | Refusal | None
 
 
-class SourceRecord(Protocol):
-    """The fields of a consumed record that adapters use."""
+class SourceRecord(ReadRecord, Protocol):
+    """A record of another system's topic."""
 
     @property
     def topic(self) -> str:
-        """Name of the other system's topic."""
+        """Name of the topic."""
 
     @property
     def partition(self) -> int:
-        """Partition of that topic."""
-
-    @property
-    def offset(self) -> int:
-        """Offset in that partition."""
-
-    @property
-    def timestamp(self) -> int:
-        """Time of the record, in UNIX milliseconds."""
-
-    @property
-    def key(self) -> bytes | None:
-        """Key of the record."""
-
-    @property
-    def value(self) -> bytes | None:
-        """Value of the record."""
-
-    @property
-    def headers(self) -> SourceHeaders:
-        """Headers of the record, in their order."""
+        """Partition of the topic."""
 
 
 def headers_by_name(record: SourceRecord) -> dict[str, bytes | None]:
@@ -221,7 +200,6 @@ def pack_future(
     Return a serialised `Future` with *fields*. Text may be given as bytes. None leaves a field unset.
 
     Args:
-        headers: headers of the callback.
         partition: partition of the callback; None: its key decides.
         partition_key: decides the partition instead of the key; None for none.
         is_tombstone: True if the callback has no value.

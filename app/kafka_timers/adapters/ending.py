@@ -51,7 +51,6 @@ class Ending:
 
         Args:
             record: a record; offsets ascend from call to call.
-            parsed: its command, or the reason for refusing it.
             past_s: UNIX seconds. Later schedules are not past their grace.
         """
         key = record.key
@@ -75,7 +74,6 @@ class Ending:
         Return the tombstones to write, as batches.
 
         Args:
-            refused: refused schedules with the reasons.
             records: all records of the same transaction, offsets ascending.
             now_ms: timestamp of the tombstones, UNIX milliseconds.
         """
@@ -87,9 +85,9 @@ class Ending:
             return []
         last = self._last | {each.key: each.offset for each in records if each.key and not self._is_known(each)}
         filling = Filling(lambda: Batch(_BATCH_BYTES, is_transactional=True))
-        for record, told in ending:
+        for record, header in ending:
             if record.key and last.get(record.key, -1) <= record.offset:
-                filling.add(record.topic, record.partition, now_ms, record.key, None, [told])
+                filling.add(record.topic, record.partition, now_ms, record.key, None, [header])
         return filling.all()
 
     def _is_known(self, record: SourceRecord) -> bool:

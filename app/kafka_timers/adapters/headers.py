@@ -54,10 +54,8 @@ _seconds_match = re.compile(rb"[0-9]{1,14}(?:\.[0-9]{1,9})?").fullmatch
 
 def names_of(text: str) -> dict[str, str]:
     """
-    Return the name of each header: the usual ones, replaced by those in *text*.
-
-    Args:
-        text: pairs WHAT=HEADER, comma separated, for example expiry=x-deliver-at.
+    Return the name of each header: the usual ones, replaced by those in *text*. *text* has pairs WHAT=HEADER, comma
+    separated, for example expiry=x-deliver-at.
 
     Raises:
         ValueError: a field is unknown, a name is missing, or two fields have the same name; the text says which.

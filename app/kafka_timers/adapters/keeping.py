@@ -42,7 +42,6 @@ class Ended(NamedTuple):
     The end of earlier versions, caused by a record that is no command.
 
     Attributes:
-        name: timer id.
         by_ms: UNIX milliseconds. Versions due by then are over. A version that is due later was moved in time.
         up_to: versions after this offset are not over.
     """
@@ -85,8 +84,6 @@ class Keeping:
         Return the versions that *record* ends although it is no command; None if there are none.
 
         Args:
-            record: a record of the schedule topic.
-            parsed: its command, or the reason for refusing it.
             is_new: True if the door has never read this topic, so that every schedule may have fired here. Otherwise a
                 version that was written before our own tombstone but not passed on by then has not fired.
         """

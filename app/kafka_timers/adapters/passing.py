@@ -1,6 +1,4 @@
-"""
-State of the partitions that an adapter reads, and the topics that it writes to.
-"""
+"""State of the partitions that an adapter reads, and the topics that it writes to."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -82,12 +80,7 @@ def transactional_id(prefix: str, reader: str, topic: str, partition: int) -> st
     """
     Return the transactional id for reading *partition* of *topic*. It begins with the name of the instance and a dot.
 
-    Different arguments give different ids, because no topic has a slash in its name.
-
-    Args:
-        prefix: prefix of the service's own topics.
-        reader: `planner`, or `door.` and the name of the door.
-        topic: name of the topic.
-        partition: number of the partition.
+    Different arguments give different ids, because no topic has a slash in its name. *reader* is `planner`, or `door.`
+    and the name of the door.
     """
     return f"{instance_name(prefix)}.{reader}/{topic}/{partition}"

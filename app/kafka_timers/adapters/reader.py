@@ -76,18 +76,7 @@ _AHEAD_S = 3_600
 
 
 class AdapterReader:
-    """
-    Reads *topic* through an adapter.
-
-    Args:
-        settings: settings of the worker.
-        name: name of the adapter.
-        topic: name of the other system's topic.
-        outlet: topics for requests and refused records.
-        gate: pauses reading while callbacks are sent.
-        metrics: metrics of the worker.
-        clock: decides which records are past the grace; no timer fires by it.
-    """
+    """Reads *topic* through an adapter. The clock decides which records are past the grace; no timer fires by it."""
 
     def __init__(
         self,
@@ -244,16 +233,14 @@ class AdapterReader:
 
     def _go_on_without(self, unread: list[int], at: TopicPartition, *, is_new: bool) -> None:
         """
-        Continue although partitions are *unread* that may show which schedules of this one are over.
-
-        Raises:
-            KafkaError: the topic is taken over for the first time, so most of its schedules may have fired already.
+        Continue although partitions are *unread* that may show which schedules of this one are over; but raise if the
+        topic is taken over for the first time, so that most of its schedules may have fired already.
         """
-        told = f"{self._title}: the records in partitions {', '.join(map(str, unread))} cannot be read"
+        missing = f"{self._title}: the records in partitions {', '.join(map(str, unread))} cannot be read"
         if is_new:
-            raise KafkaError(f"{told}, and may show that schedules of partition {at.partition} have fired already")
+            raise KafkaError(f"{missing}, and may show that schedules of partition {at.partition} have fired already")
         self._metrics.door_unread.labels(self._name).inc()
-        log.error("%s: schedules of partition %d that they end fire all the same", told, at.partition)
+        log.error("%s: schedules of partition %d that they end fire all the same", missing, at.partition)
 
     async def _count_unread(self, cluster: Cluster, at: TopicPartition) -> None:
         """Update the lag of a partition that nobody reads at the moment."""
@@ -269,7 +256,6 @@ class AdapterReader:
         self._metrics.door_lag.labels(self._name, self._topic).set(sum(self._lags.values()))
 
     async def _follow(self, cluster: Cluster, at: TopicPartition, owned: OwnedPartition) -> None:
-        """Pass on records until the partition is revoked."""
         source = owned.source
         while True:
             records = await source.take(_STRIDE_RECORDS)
@@ -330,7 +316,6 @@ class AdapterReader:
         owned.callers.counted.clear()
 
     async def _built(self, owned: OwnedPartition, records: Sequence[SourceRecord]) -> Passing:
-        """Return batches with the requests for *records*, and with the refused records."""
         out, filling = Passing(), Filling(owned.producer.new_batch)
         outlet, now_ms = self._outlet, int(self._clock.wall_s() * 1000)
         partitions, bytes_max = outlet.requests_take.partitions, outlet.requests_take.batch_bytes_max - OVERHEAD_BYTES
@@ -387,8 +372,8 @@ class AdapterReader:
             return Refusal.UNREADABLE
 
     def _told_of(self, record: SourceRecord, reason: StrEnum) -> Headers:
-        [told] = reject_headers(reason, record.topic, record.partition, [record.offset])
-        return [*told, (REJECT_PREFIX + "door", self._name.encode())]
+        [headers] = reject_headers(reason, record.topic, record.partition, [record.offset])
+        return [*headers, (REJECT_PREFIX + "door", self._name.encode())]
 
     def _reject(self, filling: Filling, record: SourceRecord, reason: StrEnum, now_ms: int) -> None:
         outlet, own = self._outlet, [(shown(name), content) for name, content in record.headers]

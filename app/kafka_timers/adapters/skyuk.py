@@ -225,7 +225,7 @@ def _fired_ms(record: SourceRecord) -> int | None:
     if record.value is not None:
         return None
     is_fired = any(
-        name.lower() == _FIRED_HEADER and (told or b"").lower() == _FIRED_VALUE for name, told in record.headers
+        name.lower() == _FIRED_HEADER and (value or b"").lower() == _FIRED_VALUE for name, value in record.headers
     )
     return record.timestamp + _EARLY_MS if is_fired else None
 

@@ -12,13 +12,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any, NamedTuple
 
-from aiokafka.errors import (
-    KafkaConnectionError,
-    KafkaError,
-    OffsetOutOfRangeError,
-    RequestTimedOutError,
-    StaleMetadata,
-)
+from aiokafka.errors import KafkaConnectionError, KafkaError, OffsetOutOfRangeError, RequestTimedOutError, StaleMetadata
 
 from kafka_timers.adapters.commands import SourceHeaders, SourceRecord
 from kafka_timers.broker.bounds import LogBounds
@@ -57,9 +51,6 @@ class SourceLog:
 
     Args:
         cluster: the cluster to ask. It must have looked the topic up.
-        topic: name of the topic.
-        number: partition number.
-        position: offset of the first record to read.
         lane: lane of the fetches; nothing else may use it.
 
     Attributes:

@@ -60,13 +60,7 @@ class AnswerReader:
     @classmethod
     async def open(cls, topic: str, cluster: Cluster, kafka: Kafka, timeout_s: float) -> Self:
         """
-        Return a reader that sees the answer to every question asked from now on.
-
-        Args:
-            topic: name of the reply topic, which exists.
-            cluster: the cluster of the topic.
-            kafka: its address, for messages.
-            timeout_s: longest wait for the broker.
+        Return a reader that sees the answer to every question asked from now on. The topic must exist.
 
         Raises:
             BrokerError: no broker answers within *timeout_s*, or it refuses.

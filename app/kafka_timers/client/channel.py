@@ -60,13 +60,11 @@ class Channel(Protocol):
 
 class KafkaChannel:
     """
-    The connection over Kafka.
+    The connection over Kafka. Its methods raise ClientStateError as `partitions` does.
 
     Args:
         kafka: brokers; not used if *producer* is given.
-        prefix: prefix of the service's own topics.
         producer: see `TimerClient`.
-        reply_topic: topic to read answers from.
         timeout_s: longest wait for the broker to accept a batch.
     """
 
@@ -119,13 +117,6 @@ class KafkaChannel:
         return [PartitionAccumulator(self._sender, topic, number, self._timeout_s) for number in range(partitions)]
 
     async def _count(self, topic: str) -> int:
-        """
-        Return the number of partitions of *topic*.
-
-        Raises:
-            TopicsError: the topic does not exist, or this client may not see it.
-            BrokerError: no broker answers.
-        """
         async with answering(self._kafka, timeout_s=self._timeout_s):
             count = (await counted(self._cluster, [topic])).get(topic)
         if count is None:
@@ -139,10 +130,6 @@ class KafkaChannel:
 
         Any last seal tells it, since partitions that were added later are not served. If this client may not read
         `timer-sealed`, or nothing is sealed yet, the number of partitions of the topic is returned.
-
-        Raises:
-            TopicsError: `timer-request` does not exist, or this client may not see it.
-            BrokerError: no broker answers, or the leaders of `timer-sealed` do not.
         """
         count, topic = await self._count(self._topics.requests), self._topics.sealed
         # These connections are not needed any more afterwards.
@@ -203,7 +190,6 @@ class KafkaChannel:
         Write a record on `timer-schedule`. A value of None deletes the schedule.
 
         Raises:
-            ClientStateError: see `partitions`.
             PublishError: the broker did not accept it; after a time limit it still may.
             TopicsError: the topic does not exist, or this client may not see it.
         """
@@ -220,7 +206,6 @@ class KafkaChannel:
         Return the values on `timer-schedule` by id. With a *name*, other ids may be missing.
 
         Raises:
-            ClientStateError: see `partitions`.
             BrokerError: the topic cannot be read.
             TopicsError: the topic does not exist, or this client may not see it.
         """
@@ -235,7 +220,6 @@ class KafkaChannel:
         Return a reader of answers that sees all answers from now on.
 
         Raises:
-            ClientStateError: see `partitions`.
             RequestError: the producer is transactional, so no answer can come before its commit.
             BrokerError: the reply topic cannot be read.
             TopicsError: the reply topic does not exist.

@@ -36,10 +36,6 @@ class OwnSender:
 
     A batch whose caller has given up may be on its way. It is sent until the broker answers, and later batches for its
     partition come after it, so requests are accepted in the order of the calls.
-
-    Args:
-        cluster: the cluster to write to.
-        timeout_s: longest wait for a producer id.
     """
 
     def __init__(self, cluster: Cluster, timeout_s: float) -> None:
@@ -107,9 +103,6 @@ class GivenSender:
     """
     Sends with a user's producer of aiokafka, perhaps in its transaction. The producer is never replaced nor stopped.
 
-    Args:
-        producer: the producer, started.
-
     Attributes:
         trouble: empty, since this producer does not tell why sending does not go on.
     """
@@ -168,9 +161,7 @@ class PartitionAccumulator:
     Collects the requests for one partition, in the order of the calls, into the next batch while one is in flight.
 
     Args:
-        sender: sends the batches.
         topic: topic to send to, such as `timer-request`.
-        partition: number of the partition.
         timeout_s: longest wait for the broker to accept a batch.
     """
 

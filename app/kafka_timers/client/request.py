@@ -225,11 +225,8 @@ class Pending:
 
 def future_of(callback: CallbackSpec, reserved: Collection[str]) -> Future:
     """
-    Return the message that asks for *callback*. `timed` adds its time.
-
-    Args:
-        callback: the caller's arguments.
-        reserved: names of the service's own topics, which get no callbacks.
+    Return the message that asks for *callback*. `timed` adds its time. *reserved* are the service's own topics, which
+    get no callbacks.
 
     Raises:
         RequestError: a request cannot carry an argument; the text names it.
@@ -318,11 +315,8 @@ def cancel_of(timer_id: str) -> Future:
 
 def only_if_absent(future: Future, request: str | None = None) -> Future:
     """
-    Return *future*, a request with a timer id, changed so that it is ignored if that id is known.
-
-    Args:
-        future: has a timer id.
-        request: partition:offset of a request whose timer does not count once it is due; None for no such request.
+    Return *future*, a request with a timer id, changed so that it is ignored if that id is known. A timer of *request*,
+    partition:offset, does not count once it is due.
 
     Raises:
         RequestError: *request* does not name a request.
@@ -338,7 +332,6 @@ def only_if_pending(future: Future, wanted: bool, request: str | None) -> Future
     Return *future*, a cancel or a request, changed so that it is ignored unless it finds a pending timer.
 
     Args:
-        future: has a timer id.
         wanted: False returns *future* as it is.
         request: partition:offset of the request that the pending timer must come from; None for any request.
 

@@ -126,11 +126,6 @@ def repeated(received: Received, policy: RetryPolicy, error: BaseException | str
 
     It keeps the record's own headers. Behind them it has new ones in place of those of the last repeat: the number of
     the repeat, the place and the timer id of the record at first, and the *error*.
-
-    Args:
-        received: a callback, or any other record.
-        policy: decides the delay, or to give up.
-        error: reason why the record could not be handled.
     """
     named = received.named
     came = number_in(named.get(RETRY_ATTEMPT_HEADER)) or 0
@@ -139,15 +134,15 @@ def repeated(received: Received, policy: RetryPolicy, error: BaseException | str
     place = f"{received.topic}/{received.partition}:{received.offset}"
     is_again = RETRY_ATTEMPT_HEADER in named
     first_id = named.get(RETRY_ID_HEADER if is_again else ID_HEADER)
-    told: list[tuple[str, bytes | None]] = [
+    added: list[tuple[str, bytes | None]] = [
         (RETRY_ATTEMPT_HEADER, b"%d" % attempt),
         (RETRY_FIRST_HEADER, named.get(RETRY_FIRST_HEADER) if is_again else place.encode()),
     ]
     if first_id is not None:
-        told.append((RETRY_ID_HEADER, first_id))
+        added.append((RETRY_ID_HEADER, first_id))
     if error is not None:
         text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
-        told.append((RETRY_ERROR_HEADER, text[:_ERROR_CHARACTERS].encode(errors="replace")))
+        added.append((RETRY_ERROR_HEADER, text[:_ERROR_CHARACTERS].encode(errors="replace")))
     token = named.get(TOKEN_HEADER)
     name = _name_of(received, named.get(REQUEST_HEADER), policy)
     callback = CallbackSpec(
@@ -156,7 +151,7 @@ def repeated(received: Received, policy: RetryPolicy, error: BaseException | str
         received.value,
         name,
         token.decode(errors="replace") if token else None,
-        [*own_headers(received.headers), *told],
+        [*own_headers(received.headers), *added],
     )
     return Repeated(callback, 0.0 if gave_up else policy.delay_s(attempt, name), attempt, gave_up)
 

@@ -84,7 +84,6 @@ class Schedules:
     The schedules of a service, at `TimerClient.schedules`.
 
     Args:
-        channel: connection to the service.
         clock: clock that `run_now` and `next` use.
         reserved: names of the service's own topics, which get no callbacks.
     """
@@ -203,7 +202,6 @@ class Schedules:
         Stop the runs of a schedule until it is resumed. Runs in the pause are never made up for.
 
         Args:
-            schedule_id: id of the schedule.
             note: a note for people; empty keeps the present one.
 
         Raises:

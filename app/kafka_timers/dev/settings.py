@@ -1,6 +1,4 @@
-"""
-The settings of `kafka-timers dev`.
-"""
+"""The settings of `kafka-timers dev`."""
 
 from dataclasses import dataclass
 
