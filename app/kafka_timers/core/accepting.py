@@ -29,8 +29,6 @@ from kafka_timers.core.verdicts import Ask, Cancel, Screened, SendOn, Verdict, d
 from kafka_timers.core.versions import Decided, KnownFromError, TimerRecord, Version
 from kafka_timers.core.wire import Future, Record, is_far, unframed
 
-__all__ = ["IN_TIME", "LATE", "Accepted", "Lookup", "accept"]
-
 # Dispositions of a copy of a far request that is not dropped.
 IN_TIME, LATE = "in time", "late"
 

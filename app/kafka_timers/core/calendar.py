@@ -24,8 +24,6 @@ from cronsim import CronSim, CronSimError
 
 from kafka_timers.errors import ScheduleError
 
-__all__ = ["TZDATA_VERSION", "CronTimes", "Gap", "Overlap", "Zone", "zone_of"]
-
 # Of the data by which zones are judged, such as 2025b.
 TZDATA_VERSION: str = tzdata.IANA_VERSION
 

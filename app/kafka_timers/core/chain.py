@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 
 from kafka_timers.errors import ChainError
 
-__all__ = ["Day", "PublishedDay", "days_in"]
-
 
 class Day(NamedTuple):
     """

@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from kafka_timers.core.changes import Head
 from kafka_timers.core.wire import ID_MEMORY_MS
 
-__all__ = ["named_of", "unnamed_of"]
-
 # Each seal names the ignored requests that still wait. Above this number the oldest are forgotten, and would fire if a
 # worker without a store read the log again.
 IGNORED_MAX = 10_000

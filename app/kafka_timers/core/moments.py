@@ -12,8 +12,6 @@ from kafka_timers.core.keys import FIRST_MS
 from kafka_timers.core.wire import SECOND_LIMIT
 from kafka_timers.errors import WhenError
 
-__all__ = ["moment_after", "moment_at", "moment_of", "second_of", "when_of"]
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 

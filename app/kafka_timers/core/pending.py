@@ -20,8 +20,6 @@ from kafka_timers.core.keys import FIRST_MS, REFUSED_MS, first_key, is_batch, mo
 from kafka_timers.core.text import headers_of, json_of
 from kafka_timers.core.wire import SECOND_LIMIT, Request
 
-__all__ = ["END_MS", "PLACE_PATTERN", "UNITS_S", "Pending", "Place", "Wanted", "place_of_row", "waiting_in"]
-
 # No timer is due later.
 END_MS = SECOND_LIMIT * 1000
 # Units by which timers are counted, in seconds.

@@ -43,8 +43,6 @@ from kafka_timers.core.text import is_text
 from kafka_timers.core.wire import Condition, Future
 from kafka_timers.errors import ScheduleError
 
-__all__ = ["AHEAD_MS", "EDGE_MS", "OWN_KEYS", "Plans", "Refused", "Step", "Write"]
-
 # Prefix of the planner's own keys on `timer-planned`.
 OWN_KEYS = b"\0"
 

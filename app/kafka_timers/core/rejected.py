@@ -29,8 +29,6 @@ from kafka_timers.core.wire import (
 )
 from kafka_timers.errors import RequestError, WireError
 
-__all__ = ["Again", "Made", "Rejected", "as_written"]
-
 _KEYS = (Reason.KEY_MISSING, Reason.KEY_NOT_A_SECOND, Reason.KEY_IN_MILLISECONDS)
 _CONTENTS = (
     Reason.VALUE_MISSING,

@@ -25,25 +25,11 @@ from kafka_timers.core.wire import (
 )
 from kafka_timers.errors import ScheduleError
 from kafka_timers.v1 import schedule_pb2
-from kafka_timers.v1.schedule_pb2 import CatchUp, Cron, Planned, Planner, Schedule
-
-__all__ = [
-    "CatchUp",
-    "Cron",
-    "Planned",
-    "Planner",
-    "Schedule",
-    "Timetable",
-    "due_ms",
-    "future_of_run",
-    "instant_text",
-    "next_runs",
-    "run_id",
-    "schedule_from",
-    "times_text",
-    "timetable_of",
-    "zone_in",
-]
+from kafka_timers.v1.schedule_pb2 import CatchUp as CatchUp
+from kafka_timers.v1.schedule_pb2 import Cron as Cron
+from kafka_timers.v1.schedule_pb2 import Planned as Planned
+from kafka_timers.v1.schedule_pb2 import Planner as Planner
+from kafka_timers.v1.schedule_pb2 import Schedule as Schedule
 
 LEAST_EVERY_MS = 1000
 _LIMIT_MS = SECOND_LIMIT * 1000

@@ -26,17 +26,6 @@ from xxhash import xxh64_intdigest
 from kafka_timers.core.contents import DIGESTS
 from kafka_timers.core.wire import ReadRecord, Sealed
 
-__all__ = [
-    "SEED",
-    "ReadSums",
-    "Sum",
-    "fired_digest_of",
-    "hash_of_batches",
-    "hash_of_record",
-    "hash_of_seal",
-    "sum_of",
-]
-
 SEED = 42
 _NO_KEY, _NO_VALUE = 1 << 32, 1 << 33
 _NO_HEADER_VALUE, _HEADER_VALUE = b"\1\0\0\0", b"\0\0\0\0"

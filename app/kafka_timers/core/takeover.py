@@ -8,8 +8,6 @@ from kafka_timers.core.keys import FIRST_MS
 from kafka_timers.core.sums import ReadSums
 from kafka_timers.core.wire import Sealed, age_of, check_format, is_complete, latest
 
-__all__ = ["Start", "start_of"]
-
 
 class Start(NamedTuple):
     """

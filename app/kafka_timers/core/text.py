@@ -8,8 +8,6 @@ import base64
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["bytes_in", "fraction_of", "headers_of", "is_text", "json_of", "pairs_of"]
-
 
 def json_of(name: str, data: bytes | bytearray | None) -> dict[str, str | None]:
     """Return *data* as the value of *name*, or in base64 under *name* with `_base64` appended if it is not UTF-8."""

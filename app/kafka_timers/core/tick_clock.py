@@ -8,8 +8,6 @@ its append time, measured by a clock that counts no faster than the broker's. So
 from collections import deque
 from typing import NamedTuple
 
-__all__ = ["TickClock", "TickRead", "tick_second"]
-
 # The best of this many ticks counts: a tick that was read quickly tells more than one that was read late.
 _TICKS = 8
 # Largest rate by which a clock may be too fast. Host clocks are slewed by half of this at most.

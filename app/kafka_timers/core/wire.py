@@ -12,78 +12,20 @@ from typing import Protocol, Self, TypeVar
 from google.protobuf.message import DecodeError
 
 from kafka_timers.errors import NewerFormatError, WireError
-from kafka_timers.v1.future_pb2 import Callback, Copy, Forwarded, Future, Header, Source
-from kafka_timers.v1.reply_pb2 import Reply
-from kafka_timers.v1.run_pb2 import Extras, Futures, RawRun, Request, Run
-from kafka_timers.v1.sealed_pb2 import Sealed, Sent
-
-__all__ = [
-    "ANSWER_HEADER",
-    "ASKED_BY_HEADER",
-    "COPY_STALE_S",
-    "EXPIRY_HEADER",
-    "FORMAT",
-    "FORWARDED_HEADER",
-    "HOPS_HEADER",
-    "ID_HEADER",
-    "ID_MEMORY_MS",
-    "ID_MEMORY_S",
-    "MILLIS_HEADER",
-    "OSCILLATOR_HEADER",
-    "REASON_HEADER",
-    "REJECT_PREFIX",
-    "REQUEST_HEADER",
-    "RETRY_ATTEMPT_HEADER",
-    "RETRY_ERROR_HEADER",
-    "RETRY_FIRST_HEADER",
-    "RETRY_HEADERS",
-    "RETRY_ID_HEADER",
-    "SCHEDULE_HEADER",
-    "SCHEDULE_HEADERS",
-    "SCHEDULE_INSTANT_HEADER",
-    "SCHEDULE_RUN_HEADER",
-    "SECOND_LIMIT",
-    "SERVICE_HEADERS",
-    "SOURCE_TAG",
-    "TICK",
-    "TOKEN_HEADER",
-    "Callback",
-    "Condition",
-    "Copy",
-    "Extras",
-    "Forwarded",
-    "Future",
-    "Futures",
-    "Header",
-    "RawRun",
-    "ReadRecord",
-    "Record",
-    "Reply",
-    "Request",
-    "Run",
-    "Sealed",
-    "Sent",
-    "Source",
-    "Topics",
-    "age_of",
-    "callback_headers",
-    "check_format",
-    "first_place",
-    "future_from",
-    "is_complete",
-    "is_far",
-    "last_second_of",
-    "latest",
-    "number_in",
-    "partitions_in",
-    "refused_request",
-    "reject_headers",
-    "rejection_in",
-    "sealed_from",
-    "second_in",
-    "unframed",
-]
-
+from kafka_timers.v1.future_pb2 import Callback as Callback
+from kafka_timers.v1.future_pb2 import Copy as Copy
+from kafka_timers.v1.future_pb2 import Forwarded as Forwarded
+from kafka_timers.v1.future_pb2 import Future as Future
+from kafka_timers.v1.future_pb2 import Header as Header
+from kafka_timers.v1.future_pb2 import Source as Source
+from kafka_timers.v1.reply_pb2 import Reply as Reply
+from kafka_timers.v1.run_pb2 import Extras as Extras
+from kafka_timers.v1.run_pb2 import Futures as Futures
+from kafka_timers.v1.run_pb2 import RawRun as RawRun
+from kafka_timers.v1.run_pb2 import Request as Request
+from kafka_timers.v1.run_pb2 import Run as Run
+from kafka_timers.v1.sealed_pb2 import Sealed as Sealed
+from kafka_timers.v1.sealed_pb2 import Sent as Sent
 
 Condition = Future.Condition
 

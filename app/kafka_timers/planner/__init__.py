@@ -9,8 +9,6 @@ Recurring timers: schedules become requests, a minute and more before they are d
 Which runs are asked for is decided in `core.planning`. Workers run a planner beside their owners.
 """
 
-__all__ = ["planner_group"]
-
 
 def planner_group(group: str) -> str:
     """Return the consumer group in which the planners of the workers' *group* share schedules."""

@@ -2,8 +2,6 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-__all__ = ["PlannerMetrics"]
-
 
 class PlannerMetrics:
     """

@@ -7,8 +7,6 @@ from typing import TypeVar
 from kafka_timers.clock import Clock
 from kafka_timers.runtime.priority import PriorityGate
 
-__all__ = ["STRIDE_RECORDS", "Turns"]
-
 _T = TypeVar("_T")
 
 # About a millisecond of work: callbacks wait for as long as it takes.

@@ -6,8 +6,6 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-__all__ = ["KnownGauge"]
-
 
 class KnownGauge(Collector):
     """

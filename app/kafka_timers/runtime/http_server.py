@@ -8,8 +8,6 @@ from aiohttp.typedefs import Middleware
 
 from kafka_timers.errors import SettingsError
 
-__all__ = ["HttpServer"]
-
 
 class HttpServer:
     """

@@ -16,8 +16,6 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from kafka_timers.runtime.http_server import HttpServer
 
-__all__ = ["Probes", "served_by_thread"]
-
 
 class Probes(HttpServer):
     """

@@ -18,8 +18,6 @@ from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.groups import joining
 from kafka_timers.runtime.tasks import cancel
 
-__all__ = ["SharedTopic"]
-
 _POLL_S = 0.2
 # A leader that was cut off reports neither news nor an error. Other brokers know the new leader.
 _REFRESH_S = 5.0

@@ -15,8 +15,6 @@ from kafka_timers.runtime.filling import BATCH_BYTES, Ready
 from kafka_timers.runtime.rejecting import Headers
 from kafka_timers.worker.sent import SentBatches
 
-__all__ = ["Accumulator", "OpenBatches", "accumulator_to", "partition_in", "place_in", "tombstone_in"]
-
 
 @dataclass(slots=True)
 class Accumulator:

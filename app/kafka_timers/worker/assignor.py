@@ -24,8 +24,6 @@ from kafka_timers.broker.internals import topics_assigned
 from kafka_timers.core.wire import FORMAT
 from kafka_timers.worker.placement import Member, spread
 
-__all__ = ["StoreAssignor"]
-
 # A key beside the topics, in the numbers that Faust sends to all members. No topic name contains a space.
 _FORMAT_KEY = "format of seals"
 

@@ -11,8 +11,6 @@ from kafka_timers.core.pending import Pending, Wanted, waiting_in
 from kafka_timers.core.versions import Version
 from kafka_timers.worker.store import TimerStore
 
-__all__ = ["Held"]
-
 # Up to this number of timer ids, timers are looked up one by one; above it, all rows are searched.
 _LOOKED_UP_MAX = 300
 

@@ -8,8 +8,6 @@ requests from before the history was set up have one.
 
 from dataclasses import dataclass
 
-__all__ = ["History"]
-
 
 @dataclass(frozen=True, slots=True)
 class History:

@@ -10,8 +10,6 @@ from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.lake_group import closed_second
 from kafka_timers.runtime.gauges import KnownGauge
 
-__all__ = ["watch_lake"]
-
 log = logging.getLogger(__name__)
 
 _EVERY_S = 60.0

@@ -15,8 +15,6 @@ most transactions are short, and the next tick would fire such a request anyway.
 
 from typing import NamedTuple
 
-__all__ = ["LIMIT_S", "Overdue", "is_unserved", "oldest_due"]
-
 # Above this limit /readyz turns red, and the alarm TimersOverdue rings. A takeover after a crash takes less.
 LIMIT_S = 8.0
 # An owner proves each end within some 2 s, so a younger proof is normal.

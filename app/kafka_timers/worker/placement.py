@@ -9,8 +9,6 @@ its partitions again. The others give up partitions whose stores it has, rather 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["Member", "spread"]
-
 
 @dataclass(frozen=True, slots=True)
 class Member:

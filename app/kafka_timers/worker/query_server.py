@@ -22,8 +22,6 @@ from kafka_timers.runtime.http_server import HttpServer
 from kafka_timers.settings import WorkerSettings, host_in, is_loopback
 from kafka_timers.worker.questions import Questions, TooManyError
 
-__all__ = ["PAGE_MAX", "QueryServer"]
-
 PAGE_MAX = 1_000
 _BUCKETS_MAX = 100_000
 _TIMERS = frozenset(("from", "to", "topic", "key", "timer_id", "id_prefix", "after", "limit", "values"))

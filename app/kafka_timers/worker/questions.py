@@ -22,8 +22,6 @@ from kafka_timers.core.pending import Pending, Place, Wanted, place_of_row, wait
 from kafka_timers.runtime.priority import PriorityGate
 from kafka_timers.worker.held import Held
 
-__all__ = ["Counts", "Page", "Questions", "TooManyError"]
-
 _TURN_S = 0.002
 _LOOK_S = 1.5
 # Rows between two looks at the clock. A large batch takes some milliseconds by itself.

@@ -17,8 +17,6 @@ from kafka_timers.clock import Clock
 from kafka_timers.runtime.metrics import WorkerMetrics
 from kafka_timers.worker.overdue import is_unserved
 
-__all__ = ["Unowned"]
-
 
 class Unowned:
     """
