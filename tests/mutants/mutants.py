@@ -401,7 +401,7 @@ MUTANTS = [
         "KafkaSender.begin",
         restate("_\nif self._producer.coordinator.identity[0] < 0: await self._producer.start()", "acquire"),
     ),
-    Mutant("doors have transactional ids in common", "passing.transactional_id", put("'.'", "/", "1/2")),
+    Mutant("doors have transactional ids in common", "outlet.transactional_id", put("'.'", "/", "1/2")),
     Mutant("partitions that were added are served", "served_partitions", boolean("0", "2/4")),
     Mutant("a partition that stands still is not told of", "health._partitions", never("LIMIT_S", "2/2")),
     # --- prebuilt callbacks ------------------------------------------------------------------------------------------

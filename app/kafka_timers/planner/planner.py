@@ -6,9 +6,7 @@ from functools import partial
 
 from aiokafka import TopicPartition
 
-from kafka_timers.adapters.passing import Outlet, transactional_id
 from kafka_timers.broker.cluster import Cluster
-from kafka_timers.broker.connection import Kafka
 from kafka_timers.clock import Clock
 from kafka_timers.core.calendar import TZDATA_VERSION
 from kafka_timers.core.tick_clock import tick_second
@@ -17,12 +15,12 @@ from kafka_timers.planner import planner_group
 from kafka_timers.planner.metrics import PlannerMetrics
 from kafka_timers.planner.partition import PlannedPartition
 from kafka_timers.planner.turns import Turns
+from kafka_timers.runtime.outlet import Outlet
 from kafka_timers.runtime.priority import PriorityGate
 from kafka_timers.runtime.shared_topic import SharedTopic
 from kafka_timers.runtime.tasks import cancel
 from kafka_timers.runtime.ticks import TickReader
-
-__all__ = ["SchedulePlanner"]
+from kafka_timers.settings import PlannerSettings, WorkerSettings
 
 log = logging.getLogger(__name__)
 
@@ -39,43 +37,32 @@ class SchedulePlanner:
     Plans schedules, as many as its group leaves to it.
 
     Args:
-        kafka: to connect to.
-        prefix: put before the names of the service's topics.
-        group: of the workers.
-        session_timeout_s: silence after which other planners take over.
-        transaction_timeout_s: after it the broker aborts the transaction of a dead planner.
-        outlet: where requests and rejected records go.
+        settings: settings of this process.
+        outlet: topics for requests and rejected records.
         gate: holds planning up while the worker of this process fires a second.
-        metrics: of the planner.
+        metrics: metrics of the planner.
         clock: tells how long planning takes; nothing is planned by it.
     """
 
     def __init__(
         self,
-        kafka: Kafka,
-        prefix: str,
-        group: str,
-        session_timeout_s: float,
-        transaction_timeout_s: float,
+        settings: WorkerSettings | PlannerSettings,
         outlet: Outlet,
         gate: PriorityGate,
         metrics: PlannerMetrics,
         clock: Clock,
     ) -> None:
-        self._kafka = kafka
-        self._prefix = prefix
-        self._topics = Topics.of(prefix)
-        self._group = planner_group(group)
-        self._timeout_s = transaction_timeout_s
+        self._settings = settings
+        self._topics = Topics.of(settings.topic_prefix)
         self._outlet = outlet
         self._turns = Turns(gate, clock)
         self._metrics = metrics
         self._clock = clock
         self._sharing = SharedTopic(
-            kafka,
+            settings.kafka,
             self._topics.schedules,
-            self._group,
-            session_timeout_s,
+            planner_group(settings.group),
+            settings.session_timeout_s,
             self._serve,
             lambda _: True,
             TZDATA_VERSION.encode(),
@@ -135,7 +122,7 @@ class SchedulePlanner:
     async def _run(self) -> float:
         """Plan, and return how long to wait before the next try if there is nothing to plan yet."""
         topics = self._topics
-        async with Cluster.open(self._kafka) as cluster:
+        async with Cluster.open(self._settings.kafka) as cluster:
             await cluster.look_up(
                 [topics.schedules, topics.planned, topics.oscillator, topics.requests, topics.rejected]
             )
@@ -171,10 +158,8 @@ class SchedulePlanner:
                 partition = PlannedPartition(
                     cluster,
                     number,
-                    self._topics,
+                    self._settings,
                     self._outlet,
-                    transactional_id(self._prefix, "planner", self._topics.schedules, number),
-                    self._timeout_s,
                     lambda: self._seconds.get(number, 0) * 1000 or None,
                     ticked,
                     self._turns,

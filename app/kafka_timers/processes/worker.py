@@ -25,7 +25,7 @@ from aiokafka.errors import KafkaError
 
 from kafka_timers.adapters import door_topics
 from kafka_timers.adapters.added import AddedPartitions
-from kafka_timers.adapters.passing import DoorSettings, Outlet
+from kafka_timers.adapters.passing import DoorSettings
 from kafka_timers.adapters.reader import AdapterReader
 from kafka_timers.broker.bounds import LogBounds
 from kafka_timers.broker.cluster import Cluster
@@ -43,9 +43,9 @@ from kafka_timers.processes.start import Found, connected, find_out, tried
 from kafka_timers.processes.supervisor import keep_member_id, run_all
 from kafka_timers.runtime.log_reader import LogReader
 from kafka_timers.runtime.metrics import WorkerMetrics
+from kafka_timers.runtime.outlet import Outlet
 from kafka_timers.runtime.priority import PriorityGate
 from kafka_timers.runtime.probes import Probes
-from kafka_timers.runtime.rejecting import Rejects
 from kafka_timers.runtime.targets import TopicLookup
 from kafka_timers.runtime.tasks import cancel
 from kafka_timers.runtime.ticks import TickReader
@@ -56,7 +56,6 @@ from kafka_timers.worker.history import History
 from kafka_timers.worker.lake_watch import watch_lake
 from kafka_timers.worker.membership import make_app
 from kafka_timers.worker.owner import Owner
-from kafka_timers.worker.ports import Stores
 from kafka_timers.worker.prebuild import ByteBudget
 from kafka_timers.worker.query_server import QueryServer
 from kafka_timers.worker.questions import Questions
@@ -154,7 +153,9 @@ class Worker:
             if horizon_s := self._settings.horizon_s:
                 chores.append(watch_lake(cluster, self._settings.topic_prefix, horizon_s, self.metrics.lake_closed))
             if not self._settings.no_planner:
-                chores.append(self._planner(ports).run())
+                metrics = PlannerMetrics(self.metrics.registry)
+                planner = SchedulePlanner(self._settings, ports.outlet, ports.gate, metrics, self._clock)
+                chores.append(planner.run())
             tasks = [asyncio.create_task(chore) for chore in chores]
             stack.push_async_callback(cancel, tasks)
             membership = asyncio.create_task(self._belong(ports, stop))
@@ -288,7 +289,7 @@ class Worker:
             new_sender=lambda number: KafkaSender(settings, cluster, number, topics),
             stores=StoreFolders(Path(settings.data_dir), f"{cluster.id}/{topics.requests}", settings.horizon_s),
             callback_topics=lookup,
-            rejects=Rejects(topics.rejected, found.own[topics.rejected], topics.requests, home),
+            outlet=Outlet(topics.requests, home, topics.rejected, found.own[topics.rejected]),
             history=history_of(settings),
             replies=replies,
             budget=ByteBudget(settings.arm_bytes),
@@ -312,27 +313,14 @@ class Worker:
         named = door_topics(self._settings.door)
         if not named:
             return []
-        outlet = _outlet(ports)
         return [
-            AdapterReader(door_settings(self._settings), name, topic, outlet, ports.gate, self.metrics, self._clock)
+            AdapterReader(
+                door_settings(self._settings), name, topic, ports.outlet, ports.gate, self.metrics, self._clock
+            )
             for name, topic in named
         ]
 
-    def _planner(self, ports: Ports) -> SchedulePlanner:
-        settings = self._settings
-        return SchedulePlanner(
-            settings.kafka,
-            settings.topic_prefix,
-            settings.group,
-            settings.session_timeout_s,
-            settings.transaction_timeout_s,
-            _outlet(ports),
-            ports.gate,
-            PlannerMetrics(self.metrics.registry),
-            self._clock,
-        )
-
-    async def _keep_house(self, lookup: TopicLookup, stores: Stores) -> None:
+    async def _keep_house(self, lookup: TopicLookup, stores: StoreFolders) -> None:
         while True:
             await asyncio.sleep(_HOUSEKEEPING_S)
             for owner in self._owners.values():
@@ -376,18 +364,11 @@ class Worker:
     async def _reject_added(self, ports: Ports) -> None:
         """Reject the records of partitions that were added to `timer-request`, once there are some."""
         await self._has_added.wait()
-        rejects, topic = ports.rejects, ports.names.requests
         # Nothing is sent to the topic itself.
-        outlet = Outlet(topic, rejects.target, rejects.topic, rejects.target)
-        settings, clock = self._settings, self._clock
-        await AddedPartitions(
-            door_settings(settings), topic, ports.partitions, outlet, ports.gate, self.metrics, clock
-        ).run()
-
-
-def _outlet(ports: Ports) -> Outlet:
-    """Return where doors and the planner send requests, and records that they refuse."""
-    return Outlet(ports.names.requests, ports.rejects.home, ports.rejects.topic, ports.rejects.target)
+        outlet = dataclasses.replace(ports.outlet, requests_take=ports.outlet.rejected_takes)
+        settings, topic = door_settings(self._settings), outlet.requests
+        added = AddedPartitions(settings, topic, ports.partitions, outlet, ports.gate, self.metrics, self._clock)
+        await added.run()
 
 
 def run(settings: WorkerSettings) -> int:

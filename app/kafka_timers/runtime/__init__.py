@@ -9,6 +9,7 @@ What the processes of the service have in common, below worker, doors, planner a
     targets          callback topics: whether they can be written to, and their limits
     rejecting        refused requests as records of `timer-rejected`
     filling          fills record batches for several topics
+    outlet           the topics for requests and refused records, and the transactional ids of their writers
     metrics          names and units of all metrics of a worker
     gauges           gauges that show nothing before their value is known
     probes           /metrics, /livez and /readyz

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from aiokafka.errors import KafkaError, StaleMetadata
 
-from kafka_timers.broker.fetching import Fetched
+from kafka_timers.broker.fetching import Fetched, Fetcher
 from kafka_timers.core.wire import ReadRecord
 from kafka_timers.runtime.priority import PriorityGate
 from kafka_timers.runtime.tasks import cancel
@@ -31,30 +31,6 @@ _MANY, _LINGER_S = 100, 0.02
 _WAIT_MS, _WAIT_LONG_MS = 100, 500
 _QUIET_FETCHES = 10
 _RETRY_S = 0.1
-
-
-class Log(Protocol):
-    """Reads records of a log from the leaders of its partitions."""
-
-    def leaders(self, numbers: Iterable[int]) -> dict[int, list[int]]:
-        """
-        Return the partitions *numbers* by the node that leads them. Partitions without a known leader are left out.
-        """
-
-    async def find_leaders(self) -> None:
-        """Look up again which node leads each partition."""
-
-    async def moved(self) -> None:
-        """Return once a partition has another leader."""
-
-    async def fetch(
-        self, node: int, positions: Mapping[int, int], wait_ms: int, *, anew: bool
-    ) -> dict[int, Fetched | KafkaError]:
-        """
-        Return the records of partitions from their *positions* on, or the reason why a partition cannot be read.
-
-        If not *anew*, partitions may be left out that have no more to tell than when *node* was last fetched from.
-        """
 
 
 class Place(Protocol):
@@ -101,7 +77,7 @@ class LogReader:
         gate: sending goes before reading, except while a feed awaits an offset.
     """
 
-    def __init__(self, request_log: Log, gate: PriorityGate) -> None:
+    def __init__(self, request_log: Fetcher, gate: PriorityGate) -> None:
         self._log = request_log
         self._gate = gate
         self._feeds: dict[int, Feed] = {}

@@ -3,14 +3,11 @@ Refused requests as records of `timer-rejected`.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
-from kafka_timers.core.callbacks import HEADER_OVERHEAD_BYTES, OVERHEAD_BYTES, Target
+from kafka_timers.core.callbacks import HEADER_OVERHEAD_BYTES, OVERHEAD_BYTES
 from kafka_timers.core.rejected import as_written
 from kafka_timers.core.wire import REJECT_PREFIX, reject_headers
-
-__all__ = ["Headers", "Refused", "Rejected", "Rejects", "fitted", "refused_records", "size_of"]
 
 Headers = list[tuple[str, bytes | None]]
 # Offset, key and value of a record of `timer-request`.
@@ -20,25 +17,6 @@ _CUT_HEADER = REJECT_PREFIX + "cut"
 # Limit for the broker's message, which may be long.
 _WORDS_BYTES_MAX = 500
 _CUT_BYTES = len(_CUT_HEADER) + 2 * HEADER_OVERHEAD_BYTES
-
-
-@dataclass(frozen=True, slots=True)
-class Rejects:
-    """
-    Topics for refused requests.
-
-    Attributes:
-        topic: the topic of refused requests.
-        target: limits of that topic.
-        source: the topic that the requests came from. Misplaced requests are forwarded on it to the partition of their
-            timer id.
-        home: limits of the source topic, and its number of served partitions.
-    """
-
-    topic: str
-    target: Target
-    source: str
-    home: Target
 
 
 class Refused(NamedTuple):

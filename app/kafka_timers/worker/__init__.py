@@ -7,7 +7,6 @@ The live worker: it joins ticks with requests, and fires callbacks by the rules 
     owner         one owned partition, from takeover to hand-over
     follower      reads the request log of a partition into its store; needs no ownership
     firing        fires the seconds of an owned partition
-    ports         protocols for everything that these modules use
     shared        objects that all owners of one process use
     faults        faults that keep a partition from being served
     end_offsets   end offsets of the request log at a tick, asked once for all partitions

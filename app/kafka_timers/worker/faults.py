@@ -18,8 +18,8 @@ from kafka_timers.core.refused import Reason
 from kafka_timers.core.versions import KnownFromError
 from kafka_timers.errors import KafkaTimersError
 from kafka_timers.worker.damage import is_damage, is_of_the_disk, is_own_lock
-from kafka_timers.worker.ports import Stores
 from kafka_timers.worker.room import DiskFullError, is_full
+from kafka_timers.worker.stores import StoreFolders
 
 
 class FencedError(Exception):
@@ -87,7 +87,7 @@ class Reaction(NamedTuple):
     trouble: str = "failed ({})"
     level: int = logging.WARNING
     says: str = "partition %d: %s"
-    drop: Callable[[Stores, int], None] | None = None
+    drop: Callable[[StoreFolders, int], None] | None = None
     is_failure: bool = True
 
     def pause_s(self, failures: int, session_s: float) -> float:

@@ -27,8 +27,8 @@ from kafka_timers.core.wire import Sealed
 from kafka_timers.worker.faults import TopicsRefusedError
 from kafka_timers.worker.follower import Follower, withdrawn_keys
 from kafka_timers.worker.outbox import Outbox
-from kafka_timers.worker.ports import Sender
 from kafka_timers.worker.prebuild import Prebuilt, PrebuiltSeconds, behind
+from kafka_timers.worker.sender import KafkaSender
 from kafka_timers.worker.shared import Ports
 from kafka_timers.worker.slices import Slice
 
@@ -120,7 +120,7 @@ class Firing:
         number: int,
         ports: Ports,
         follower: Follower,
-        sender: Sender,
+        sender: KafkaSender,
         outbox: Outbox,
         size: SliceSize,
         tick_clock: TickClock,
@@ -376,7 +376,7 @@ class Firing:
             self._number,
             self._sender.new_batch,
             ports.callback_topics,
-            ports.rejects,
+            ports.outlet,
             ports.history,
             ports.clock,
             rows_max=self._size.rows,

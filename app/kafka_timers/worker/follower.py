@@ -22,9 +22,10 @@ from kafka_timers.core.partition import Partition
 from kafka_timers.core.reconcile import reconcile, unreconciled
 from kafka_timers.core.wire import ReadRecord, Sealed
 from kafka_timers.runtime.metrics import WorkerMetrics
+from kafka_timers.runtime.targets import TopicLookup
 from kafka_timers.worker.faults import Fault, FaultError, RequestLogError, StoreBehindError
-from kafka_timers.worker.ports import CallbackTopics, Stores
 from kafka_timers.worker.store import TimerStore
+from kafka_timers.worker.stores import StoreFolders
 
 log = logging.getLogger(__name__)
 
@@ -62,8 +63,8 @@ class Follower:
         *,
         partitions: int,
         topic: str,
-        stores: Stores,
-        topics: CallbackTopics,
+        stores: StoreFolders,
+        topics: TopicLookup,
         metrics: WorkerMetrics,
         clock: Clock,
         on_read: OnRead,

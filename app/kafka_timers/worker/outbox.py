@@ -30,7 +30,7 @@ from kafka_timers.core.versions import Answer, Letter
 from kafka_timers.core.wire import Reply
 from kafka_timers.runtime.metrics import WorkerMetrics
 from kafka_timers.worker.faults import Fault, FaultError, FencedError
-from kafka_timers.worker.ports import ReplySender
+from kafka_timers.worker.replies import KafkaReplies
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class Outbox:
     """
 
     def __init__(
-        self, number: int, replies: ReplySender, is_held: IsHeld, clock: Clock, metrics: WorkerMetrics
+        self, number: int, replies: KafkaReplies, is_held: IsHeld, clock: Clock, metrics: WorkerMetrics
     ) -> None:
         self._number = number
         self._replies = replies

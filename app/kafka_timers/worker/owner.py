@@ -35,8 +35,9 @@ from kafka_timers.worker.follower import Follower
 from kafka_timers.worker.held import Held
 from kafka_timers.worker.outbox import Outbox
 from kafka_timers.worker.overdue import LIMIT_S, Overdue, oldest_due
-from kafka_timers.worker.ports import Sender, Stores
+from kafka_timers.worker.sender import KafkaSender
 from kafka_timers.worker.shared import Ports
+from kafka_timers.worker.stores import StoreFolders
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ _LOOKS_S = (0.1, 0.5, 1.0, 1.0)
 class _Fenced(NamedTuple):
     """The sender of a partition whose previous owner is fenced."""
 
-    sender: Sender
+    sender: KafkaSender
 
 
 class _Barred(NamedTuple):
@@ -75,7 +76,7 @@ class Owner:
         self.number = number
         self._ports = ports
         self._follower = self._new_follower()
-        self._sender: Sender | None = None
+        self._sender: KafkaSender | None = None
         self._firing: Firing | None = None
         self._outbox: Outbox | None = None
         self._slice_size = SliceSize(ports.settings.slice_rows, ports.settings.slice_bytes)
@@ -95,7 +96,7 @@ class Owner:
         self._failures = 0
         self.is_full = False
         # Disposes of the store once it is closed.
-        self._drop_store: Callable[[Stores, int], None] | None = None
+        self._drop_store: Callable[[StoreFolders, int], None] | None = None
         self._failing_since_s: float | None = None
         self._serving = False
         self._trouble = "is being taken over"

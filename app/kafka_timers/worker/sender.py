@@ -15,6 +15,7 @@ At least once has no transactions: first the callbacks, then the seal once the b
 
 import asyncio
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from aiokafka.errors import KafkaError, ProducerFenced
 
@@ -28,7 +29,6 @@ from kafka_timers.core.wire import Sealed, Topics, instance_name, is_complete
 from kafka_timers.runtime.filling import BATCH_BYTES, Ready
 from kafka_timers.settings import WorkerSettings
 from kafka_timers.worker.faults import FencedError, TopicsRefusedError
-from kafka_timers.worker.ports import Barrier
 
 # All other codes mean `TOPIC_REFUSED`.
 _REASONS = {
@@ -40,6 +40,13 @@ _REASONS = {
 _MISSING_S = 0.3
 # A compacted topic refuses records without a key.
 _BARRIER_KEY = b"barrier"
+
+
+class Barrier(NamedTuple):
+    """Offsets of `timer-sealed` and of `timer-request` that all in-sync replicas have."""
+
+    sealed: int
+    requests: int
 
 
 def transactional_ids(prefix: str, partition: int) -> tuple[str, str]:

@@ -26,10 +26,11 @@ from kafka_timers.core.refused import Reason, unpack_refused
 from kafka_timers.core.routing import POSITIVE, SEED, hash_of, murmurhash2
 from kafka_timers.core.wire import EXPIRY_HEADER, REQUEST_HEADER, Request, callback_headers, unframed
 from kafka_timers.runtime.filling import Ready
-from kafka_timers.runtime.rejecting import Headers, Rejected, Rejects, fitted, refused_records, size_of
+from kafka_timers.runtime.outlet import Outlet
+from kafka_timers.runtime.rejecting import Headers, Rejected, fitted, refused_records, size_of
+from kafka_timers.runtime.targets import TopicLookup
 from kafka_timers.worker.accumulators import OpenBatches, accumulator_to, partition_in, place_in, tombstone_in
 from kafka_timers.worker.history import History
-from kafka_timers.worker.ports import CallbackTopics
 from kafka_timers.worker.topic_gate import TopicGate
 
 log = logging.getLogger(__name__)
@@ -59,7 +60,7 @@ class Slice:
         number: partition number of the rows.
         new_batch: makes a batch for the sender.
         targets: knowledge about callback topics.
-        rejects: topics for refused requests.
+        outlet: topics for refused requests, and for those that are sent on.
         history: etf1's history; None without one.
         clock: provides the time of building, and the lateness.
         rows_max: limit of requests; the last row may exceed it.
@@ -79,8 +80,8 @@ class Slice:
         self,
         number: int,
         new_batch: Callable[[], Batch],
-        targets: CallbackTopics,
-        rejects: Rejects,
+        targets: TopicLookup,
+        outlet: Outlet,
         history: History | None,
         clock: Clock,
         *,
@@ -94,10 +95,10 @@ class Slice:
         self.bytes = 0
         self.unrecorded = 0
         self._number = number
-        self._rejects = rejects
+        self._source = outlet.requests
         self._history = history
-        self._rejects_to = accumulator_to(rejects.topic, rejects.target)
-        self._home = accumulator_to(rejects.source, rejects.home)
+        self._rejects_to = accumulator_to(outlet.rejected, outlet.rejected_takes)
+        self._home = accumulator_to(outlet.requests, outlet.requests_take)
         self._clock = clock
         self._rows_max, self._bytes_max = rows_max, bytes_max
         self._not_before_ms = not_before_ms
@@ -376,7 +377,7 @@ class Slice:
 
     def _forward(self, offset: int, key: bytes | None, value: bytes | None) -> None:
         """Send a record on to the partition of its timer id, or reject it if the topic does not take it."""
-        to, source = self._home, self._rejects.source
+        to, source = self._home, self._source
         size = size_of(key, value, [])
         if refused := self._topics.refusal_of(source):
             self._reject(refused, [(offset, key, value)], self._topics.words_of([source.encode()]))
@@ -396,6 +397,6 @@ class Slice:
         to, number = self._rejects_to, self._number
         # If the topic's limit is below that of `timer-request`, the record is cut.
         at, room = number % to.target.partitions, to.target.batch_bytes_max - OVERHEAD_BYTES
-        for refused in refused_records(reason, self._rejects.source, number, records, words):
+        for refused in refused_records(reason, self._source, number, records, words):
             key, value, headers = fitted(refused, room)
             self._batches.append(to, at, size_of(key, value, headers), key, value, headers)

@@ -7,8 +7,8 @@ from aiokafka.errors import KafkaError
 from kafka_timers.core.callbacks import Outgoing
 from kafka_timers.core.refused import Reason
 from kafka_timers.core.wire import Request
+from kafka_timers.runtime.targets import TopicLookup
 from kafka_timers.worker.accumulators import Accumulator, accumulator_to
-from kafka_timers.worker.ports import CallbackTopics
 
 
 class TopicGate:
@@ -22,7 +22,7 @@ class TopicGate:
         open: the topics that take callbacks, with their open batches.
     """
 
-    def __init__(self, targets: CallbackTopics) -> None:
+    def __init__(self, targets: TopicLookup) -> None:
         self.open: dict[bytes, Accumulator] = {}
         self._targets = targets
         self._gone: dict[str, Reason] = {}
