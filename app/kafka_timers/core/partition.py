@@ -40,7 +40,7 @@ from kafka_timers.core.keys import FIRST_MS, Copied, first_key, late_key, row_ke
 from kafka_timers.core.sums import ReadSums, fired_digest_of
 from kafka_timers.core.takeover import start_of
 from kafka_timers.core.versions import Decided, Effect, Version
-from kafka_timers.core.wire import FORMAT, ID_MEMORY_MS, Sealed, is_complete, is_far
+from kafka_timers.core.wire import FORMAT, ID_MEMORY_MS, Sealed, is_complete
 
 
 class Partition:
@@ -210,19 +210,6 @@ class Partition:
             # next owner may have read the record when it begins a scan of its own.
             return Effect.TOO_LATE if scan.through else Effect.UNDECIDED
         return Effect.WITHDRAWS
-
-    def holds_original(self, due_ms: int, offset: int, appended_s: int) -> bool:
-        """
-        Tell whether this partition's owners keep, or have kept, the original of a copy.
-
-        That happens if the lake's horizon is shorter than the workers'.
-
-        Args:
-            due_ms: due of the original.
-            offset: offset of the original.
-            appended_s: UNIX second of its append.
-        """
-        return offset >= self.horizon_from and not is_far(due_ms // 1000, appended_s, self.horizon_s)
 
     def has_replaced(self, offset: int, appended_ms: int) -> bool:
         """

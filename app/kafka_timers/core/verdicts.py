@@ -18,6 +18,7 @@ from kafka_timers.core.wire import (
     Condition,
     Extras,
     Future,
+    Futures,
     Record,
     first_place,
     second_in,
@@ -201,8 +202,9 @@ def screened(values: Sequence[bytes], number: int, partitions: int) -> Screened 
         None if one of them might be refused or sent on, is a copy, asks for millis, or has a condition.
     """
     framed = batches.framed(values)
-    futures = batches.futures_in(framed)
-    if futures is None:
+    try:
+        futures = Futures.FromString(framed).requests
+    except DecodeError:
         return None
     extras = batches.extras_in(values)
     if any(map(extras.HasField, ("millis", "copy", "condition", "ifRequest", "forwarded"))):

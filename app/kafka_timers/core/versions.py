@@ -7,18 +7,12 @@ from enum import Enum, StrEnum, auto
 from typing import NamedTuple
 
 from kafka_timers.core.keys import Copied
-from kafka_timers.core.wire import ANSWER_HEADER, Condition, Reply, Sealed
+from kafka_timers.core.wire import Condition, Reply, Sealed
 
 _VERSION = struct.Struct(">QHQQB")
 _COPIED = struct.Struct(">QQ")
 _ANSWER = struct.Struct(">BBI")
 _OFFSET = struct.Struct(">Q")
-
-# A later program version may have left an answer with an outcome that this one does not know.
-_OUTCOMES = {number: name for name, number in Reply.Outcome.items()}
-
-# Requests that are read together are due in many different seconds, but in few different minutes.
-_MINUTE_S = 60
 
 
 class KnownFromError(Exception):
@@ -260,22 +254,6 @@ class Letter(NamedTuple):
         """Return the letters that had not been sent when *seal* was made."""
         return [cls(each.topic, each.key, each.reply) for each in seal.unsent]
 
-    def headers(self) -> list[tuple[str, bytes | None]]:
-        """Return the content of the value as headers, for clients without protobuf."""
-        reply = Reply.FromString(self.value)
-        told: list[tuple[str, bytes | None]] = [
-            (ANSWER_HEADER, _OUTCOMES.get(reply.outcome, str(reply.outcome)).encode()),
-            (f"{ANSWER_HEADER}-to", reply.asked.encode()),
-        ]
-        if reply.request:
-            told += [
-                (f"{ANSWER_HEADER}-request", reply.request.encode()),
-                (f"{ANSWER_HEADER}-due-ms", b"%d" % (reply.second * 1000 + reply.millis)),
-            ]
-        if reply.waits:
-            told.append((f"{ANSWER_HEADER}-waits", b"1"))
-        return told
-
     def size(self) -> int:
         """Return its approximate size in a seal, in bytes."""
         return len(self.topic) + len(self.key) + len(self.value) + 12
@@ -342,13 +320,3 @@ class Decided:
     dropped: dict[int, Dropped] = field(default_factory=dict)
     ignored: dict[int, int] = field(default_factory=dict)
     undecided_at: int | None = None
-
-    def keep(self, name: bytes, version: Version, from_s: int) -> None:
-        """Keep *version* of *name* for an hour from the UNIX second *from_s* on."""
-        self.versions[name] = version
-        minute = from_s - from_s % _MINUTE_S + _MINUTE_S
-        expiring = self.expiring.get(minute)
-        if expiring is None:
-            expiring = self.expiring[minute] = ([], [])
-        expiring[0].append(name)
-        expiring[1].append(version.made_at)
