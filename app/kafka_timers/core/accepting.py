@@ -45,13 +45,10 @@ class Accepted:
         count: number of records that were accepted; the next one cannot be decided yet.
         rows: rows to keep, one for each record or each batch of them.
         offsets: offsets under which all kept records count as pending, ascending.
-        refused: number of refused requests, by reason.
         far: offsets of the requests that are left to the lake.
         cancels: offsets of the cancels.
         copies: number of copies of far requests, by disposition: `IN_TIME`, `LATE` or `Dropped`.
         copies_lead_s: seconds from append to due, summed over the copies that are kept.
-        topics: callback topics of the kept requests.
-        decided: decisions about timer ids and copies.
         faults: records on which this code has failed, and the exceptions.
     """
 
@@ -77,8 +74,6 @@ def accept(records: Sequence[Record], partition: Partition, partitions: int, loo
 
     Args:
         records: records of this partition, offsets ascending.
-        partition: decides the key of each row.
-        partitions: number of partitions.
         lookup: knows the records before these.
 
     Raises:
@@ -115,11 +110,7 @@ class _Judgement(NamedTuple):
     A record that was judged by itself.
 
     Attributes:
-        record: the record.
-        verdict: what it asks for, or why it is refused.
         named: the record for the decisions, if it has a timer id or is a copy.
-        topic: topic of its callback.
-        is_far: whether it is a request that is left to the lake.
         key: key of a request that is kept; None if it is done.
     """
 
@@ -250,12 +241,8 @@ class _Usual(NamedTuple):
     Records of which none can be refused, late or dropped.
 
     Attributes:
-        records: all of them.
         due: due in UNIX milliseconds of the requests that stay here, by key.
-        passed: their Futures.
         requests: the requests that stay here; the others are cancels, or left to the lake.
-        cancels: offsets of the cancels.
-        far: offsets of the requests that are left to the lake.
         named: those with a timer id, for the decisions.
     """
 

@@ -62,13 +62,7 @@ class Change(NamedTuple):
 
 
 class Zone:
-    """
-    A time zone of the package tzdata.
-
-    Attributes:
-        name: as IANA has it.
-        info: for datetimes.
-    """
+    """A time zone of the package tzdata."""
 
     def __init__(self, name: str, info: ZoneInfo) -> None:
         self.name = name
@@ -116,9 +110,6 @@ class CronTimes:
 
     Args:
         expression: five fields, or six of which the first one is the second; as the package cronsim reads them.
-        zone: time zone in which it is read.
-        gap: see `Gap`.
-        overlap: see `Overlap`.
 
     Raises:
         ScheduleError: the expression is none, or never has a run.

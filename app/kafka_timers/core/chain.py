@@ -18,7 +18,6 @@ class Day(NamedTuple):
 
     Attributes:
         seals: number of seals, slices included.
-        sha256: hash over them.
     """
 
     seals: int
@@ -35,9 +34,7 @@ class PublishedDay(NamedTuple):
     A line of the published file.
 
     Attributes:
-        partition: partition of `timer-sealed`.
         date: date of the day, as 2030-01-31.
-        day: see `Day`.
     """
 
     partition: int

@@ -23,10 +23,7 @@ class Contents:
         offsets: offsets of all of them, in the order of sending.
         rejected: those of the offsets that go to `timer-rejected` instead of their callback topic.
         forwarded: those of the rejected offsets that are sent on to the partition of their timer id instead.
-        named: whether any of them has a timer id.
-        late: number of late requests.
         copies: of each copy among them its offset, and the offset under which it counts as pending.
-        through: highest key.
     """
 
     offsets: list[int] = field(default_factory=list)

@@ -62,10 +62,7 @@ def plain_hashes(
     The numbers have 64 bits and no sign. This is ten times faster, since nearly all of it runs in C.
 
     Args:
-        futures: the Futures of requests.
-        seconds: the seconds in which they are due.
         ids: their timer ids; empty if none has one.
-        have_tokens: whether any of them has a token.
     """
     keys = list(map(str.encode, map(attrgetter("callBackKey"), futures)))
     values = map(attrgetter("callBack"), futures)

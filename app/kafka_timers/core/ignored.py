@@ -28,9 +28,7 @@ def unnamed_of(ignored: Mapping[int, int], head: Head, restore_from: int) -> lis
     it may be read again.
 
     Args:
-        ignored: as in `Partition`.
         head: the progress once the seal is durable.
-        restore_from: `restore_from` of the seal.
     """
     gone = [
         at

@@ -24,11 +24,7 @@ class MemoryStore:
 
     Attributes:
         head: the progress of the partition; None before the first step.
-        data: rows by key.
-        marks: marks of requests that do not fire, by key.
-        known: the version of each timer id.
         answers: answers that no seal covers yet, by the offset of the record that they answer.
-        counts: counts of all chunks that have any.
         ignored: offsets of requests whose condition did not hold, and their due.
     """
 

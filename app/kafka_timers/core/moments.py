@@ -53,7 +53,6 @@ def moment_after(delay: timedelta | float, now_s: float) -> int:
 
     Args:
         delay: a timedelta or seconds; 0 is now.
-        now_s: UNIX seconds.
 
     Raises:
         WhenError: *delay* is neither, is not a finite number, is negative, or ends after the year 5138.

@@ -68,10 +68,6 @@ class Outcome:
         offset: offset on `timer-request`; for a timer that came back from the lake, the offset of its original.
         appended_ms: UNIX milliseconds at which the broker appended it.
         due_ms: UNIX milliseconds of the timer; None for a cancel, and for a request that no worker accepts.
-        cancel: whether it is a cancel.
-        topic: topic of the callback.
-        key: key of the callback.
-        state: state of the record.
         reason: why it was refused; empty otherwise.
         by: offset of the record that withdrew it in time; None if none did.
         copied_at: offset of the copy from the lake that workers took; None if they took none.
@@ -135,8 +131,6 @@ def uncertain(records: Sequence[Record], partition: int, partitions: int) -> lis
 
     Args:
         records: records of one timer id, offsets ascending.
-        partition: their partition.
-        partitions: number of partitions.
     """
     dues: list[int] = []
     before_ms = 0
@@ -165,8 +159,6 @@ def outcomes_of(
         records: all records of one timer id from some offset on, offsets ascending. Copies belong to their originals.
         seals: seals of the partition, in the order of the log: the last ones, and those that cover the dues of
             `uncertain`. A missing one in between changes nothing else.
-        partition: partition of the records and seals.
-        partitions: number of partitions.
         whole: whether *records* are all records that the id has ever had. If not, a conditional request may replace one
             that lies before them. Such a request stands, unless it came within an hour of the last seal or that seal
             says otherwise: no request that was replaced within an hour is below `restore_from`.

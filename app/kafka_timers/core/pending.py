@@ -34,9 +34,7 @@ class Place(NamedTuple):
 
     Attributes:
         moment_ms: UNIX milliseconds from which on it may fire.
-        partition: partition of `timer-request`.
         row: offset in the key of its row; for a batch that of its last request.
-        offset: offset of the request.
     """
 
     moment_ms: int

@@ -91,9 +91,7 @@ class Step:
         now_ms: the tick on which the step is based.
         changed: ids of changed schedules that are still to be planned anew.
         due: ids of schedules whose next runs are still to be requested.
-        requests: requests and cancels of runs.
         planned: value of `timer-planned` by schedule id; None is a tombstone.
-        refused: records that are not valid schedules.
         counts: number of runs that were asked, replaced and cancelled.
     """
 
@@ -188,13 +186,7 @@ class Plans:
         return count
 
     def step(self, now_ms: int, schedules_max: int = 5_000) -> Step | None:
-        """
-        Return an empty step for the next work, for `fill`; None if there is no work.
-
-        Args:
-            now_ms: the newest tick.
-            schedules_max: largest number of schedules in the step.
-        """
+        """Return an empty step for the next work, for `fill`; None if there is no work."""
         self._wake(now_ms)
         changed = list(islice(self._changed, schedules_max))[::-1]
         due = self._due[: schedules_max - len(changed)][::-1]
@@ -224,7 +216,6 @@ class Plans:
         Call this once the transaction has been committed, until it returns False, before you pass in other records.
 
         Args:
-            step: the step that was written.
             schedules_max: mark at most this many of its schedules; None marks all.
         """
         entries = step.entries

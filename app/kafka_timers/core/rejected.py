@@ -57,10 +57,7 @@ def as_written(reason: str, request: str, key: bytes | None, value: bytes | None
     Value and headers are those of the callback. Every door but countdown takes these from its record unchanged.
 
     Args:
-        reason: reason of the refusal.
         request: partition:offset on `timer-request`.
-        key: key of the request there.
-        value: value of the request there.
     """
     if not value or SOURCE_TAG not in value:
         return None
@@ -106,8 +103,6 @@ class Made:
     Attributes:
         request: partition:offset on `timer-request`.
         due_ms: UNIX millisecond; None if it has none.
-        topic: topic of the callback.
-        timer_id: timer id; empty if it has none.
     """
 
     request: str
@@ -130,8 +125,6 @@ class Rejected:
         topic: topic that it was read from.
         request: partition:offset on that topic.
         cut: number of bytes of key and value that were left out.
-        key: key of the record.
-        value: value of the record.
         future: the Future; None if the value is no Future.
         made: the request that the door made of it, if that request failed; else None.
     """
@@ -210,9 +203,6 @@ class Rejected:
         """
         Return it with the Future of the request that a door made of it.
 
-        Args:
-            value: value of that request.
-
         Raises:
             WireError: *value* is no Future.
         """
@@ -258,7 +248,6 @@ class Rejected:
         stands unless the service knows a later one with it.
 
         Args:
-            requests: name of `timer-request`.
             partitions: number of its partitions that are served.
             now_ms: UNIX millisecond at which an overdue request is to fire.
             due_ms: UNIX millisecond to use instead of its own.

@@ -31,6 +31,5 @@ def partition_of(name: str | bytes, partitions: int) -> int:
 
     Args:
         name: a timer id or a callback key, as text or as its UTF-8 bytes.
-        partitions: number of partitions of the topic.
     """
     return hash_of(name.encode() if isinstance(name, str) else name) % partitions

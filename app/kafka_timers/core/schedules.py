@@ -135,7 +135,6 @@ def timetable_of(schedule: Schedule, *, is_checked: bool = False) -> Timetable:
     Return the times of *schedule*.
 
     Args:
-        schedule: the schedule.
         is_checked: whether this has returned its times before, so that it need not be checked again.
 
     Raises:
@@ -223,9 +222,6 @@ def future_of_run(schedule_id: str, schedule: Schedule, run_ms: int, number: int
     Return the message that requests the run at *run_ms*. Its time is not set yet.
 
     Args:
-        schedule_id: id of the schedule.
-        schedule: the schedule with the callback.
-        run_ms: see `run_id`.
         number: number of the run, counted from 1; None for a run that is requested by hand.
     """
     future = Future(timerId=run_id(schedule_id, run_ms))

@@ -92,9 +92,7 @@ class ReadSums:
         Return these sums with those *records* added that they do not include yet.
 
         Args:
-            number: number of the partition.
             records: all committed records up to the offset *to*, beginning at or below the end of these sums.
-            to: see *records*.
             far: offsets of records that are left to the lake.
             cancels: offsets of the cancels.
         """

@@ -14,10 +14,7 @@ class Start(NamedTuple):
     The state with which an owner starts.
 
     Attributes:
-        head: the progress of the partition.
-        keeps_store: whether the local store is worth keeping.
         horizon_from: see `Partition`.
-        ignored: offsets of requests whose condition did not hold, ascending.
     """
 
     head: Head

@@ -25,7 +25,6 @@ def tick_second(second: int, appended_ms: int, max_clock_skew_s: float) -> int |
     which the broker appended it.
 
     Args:
-        second: the tick's own second.
         appended_ms: UNIX milliseconds of its append, by the broker's clock.
         max_clock_skew_s: largest lead in seconds that is still believed.
     """
@@ -39,7 +38,6 @@ class TickRead(NamedTuple):
     A tick that was read.
 
     Attributes:
-        appended_ms: UNIX milliseconds of its append, by the broker's clock.
         read_s: time of the read, by a monotonic clock.
         epoch: leader epoch of the broker that it was read from.
     """

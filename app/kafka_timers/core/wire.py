@@ -162,7 +162,6 @@ def second_in(text: bytes | None, *, missing: _Fault, malformed: _Fault, in_mill
     Return the UNIX second that *text* names in ASCII digits, or the fault that keeps it from naming one.
 
     Args:
-        text: the key of a request, or a header that another system uses for it.
         missing: returned if there is no text.
         malformed: returned if the text is no whole number above 0.
         in_milliseconds: returned if the number is too large to count seconds.
@@ -237,7 +236,6 @@ def callback_headers(request: Request, second: int, name: bytes) -> list[tuple[s
     A receiver may take the last header of a name, and would then believe the requester instead of the service.
 
     Args:
-        request: the request.
         second: UNIX second that it was made for, even if it fires later.
         name: b"partition:offset" of the request on `timer-request`.
     """
@@ -277,13 +275,7 @@ def rejection_in(headers: Sequence[tuple[str, bytes | None]]) -> dict[str, bytes
 
 
 def refused_request(told: Mapping[str, bytes], requests: str) -> bytes | None:
-    """
-    Return partition:offset on `timer-request` of the refused request; None if the refused record was no request.
-
-    Args:
-        told: the refusal, as `rejection_in` returns it.
-        requests: name of `timer-request`.
-    """
+    """Return partition:offset on `timer-request` of the refused request; None if the refused record was no request."""
     if told.get("topic") == requests.encode():
         return b"%b:%b" % (told.get("partition", b""), told.get("offset", b""))
     return told.get("request")

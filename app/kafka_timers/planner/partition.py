@@ -58,14 +58,8 @@ class PlannedPartition:
 
     Args:
         cluster: the cluster to write to. It must have looked the topics up.
-        number: number of the partition.
-        settings: settings of this process.
-        outlet: topics for requests and rejected records.
         now_ms: returns the newest tick in UNIX milliseconds; None before the first one.
-        ticked: is set at each tick.
-        turns: the turns of all partitions that this process plans.
         planned: called each time that all due runs have been planned.
-        metrics: metrics of the planner.
         clock: stamps the records that are written; nothing is planned by it.
     """
 

@@ -37,10 +37,8 @@ class SchedulePlanner:
     Plans schedules, as many as its group leaves to it.
 
     Args:
-        settings: settings of this process.
         outlet: topics for requests and rejected records.
         gate: holds planning up while the worker of this process fires a second.
-        metrics: metrics of the planner.
         clock: tells how long planning takes; nothing is planned by it.
     """
 

@@ -19,13 +19,7 @@ _STRIDES_UNASKED = 40
 
 
 class Turns:
-    """
-    Pauses between strides of planning.
-
-    Args:
-        gate: knows whether the worker of this process is firing a second.
-        clock: tells when the next second begins.
-    """
+    """Pauses between strides of planning."""
 
     def __init__(self, gate: PriorityGate, clock: Clock) -> None:
         self._gate = gate

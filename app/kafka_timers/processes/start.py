@@ -33,7 +33,6 @@ class Found(NamedTuple):
     The brokers' answers.
 
     Attributes:
-        partitions: number of served partitions.
         own: limits of the service's own topics by name, for those that this process may write to.
     """
 
@@ -102,7 +101,6 @@ def served_partitions(found: Mapping[str, int], topics: Topics, sealed_with: int
 
     Args:
         found: number of partitions of each existing topic of the service.
-        topics: names of the topics.
         sealed_with: the number in the last seals; 0 without seals.
         wanted: the number in the settings; 0 if none.
 

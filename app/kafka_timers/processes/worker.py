@@ -86,7 +86,6 @@ class Worker:
     One worker process.
 
     Args:
-        settings: settings of this process.
         clock: measures lateness and idle time; it never decides whether a timer is due.
     """
 

@@ -73,7 +73,6 @@ class LogReader:
     Reads those partitions of a log that have a feed.
 
     Args:
-        request_log: the log to read.
         gate: sending goes before reading, except while a feed awaits an offset.
     """
 

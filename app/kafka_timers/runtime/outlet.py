@@ -33,9 +33,6 @@ def transactional_id(prefix: str, reader: str, topic: str, partition: int) -> st
     Different arguments give different ids, because no topic has a slash in its name.
 
     Args:
-        prefix: prefix of the service's own topics.
         reader: `planner`, or `door.` and the name of the door.
-        topic: name of the topic.
-        partition: number of the partition.
     """
     return f"{instance_name(prefix)}.{reader}/{topic}/{partition}"

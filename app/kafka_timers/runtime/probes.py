@@ -22,7 +22,6 @@ class Probes(HttpServer):
     A small HTTP server for the metrics and the health of one process.
 
     Args:
-        host: address to listen on.
         port: port to listen on; 0 serves nothing.
         registry: the metrics that /metrics shows.
         live: returns reasons, as sentences, to restart this process; none when it is alive.

@@ -31,16 +31,7 @@ class Refused(NamedTuple):
 def refused_records(
     reason: str, source: str, number: int, records: Sequence[Rejected], words: str = ""
 ) -> Iterator[Refused]:
-    """
-    Yield each of *records* as a rejected record: unchanged, or as the record from which a door made it.
-
-    Args:
-        reason: the reason for refusing them.
-        source: name of `timer-request`.
-        number: partition number.
-        records: the records.
-        words: the broker's message; may be empty.
-    """
+    """Yield each of *records* as a rejected record: unchanged, or as the record from which a door made it."""
     said: Headers = [(REJECT_PREFIX + "words", words.encode()[:_WORDS_BYTES_MAX])] if words else []
     all_told = reject_headers(reason, source, number, [offset for offset, _, _ in records])
     for told, (offset, key, value) in zip(all_told, records, strict=True):

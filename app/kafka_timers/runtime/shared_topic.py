@@ -28,10 +28,6 @@ class SharedTopic(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka 
     The partitions of a topic that this process has.
 
     Args:
-        kafka: the cluster to connect to.
-        topic: name of the topic.
-        group: consumer group that shares the partitions.
-        session_timeout_s: seconds of silence after which other members take over.
         serve: serves a partition until it is cancelled.
         is_served: returns True if a partition is to be served at all.
         told: user data of this process in the group, which `group_of` returns.

@@ -75,7 +75,6 @@ class TickReader:
 
     Args:
         cluster: the cluster to ask. It must have looked the topic up.
-        topic: name of `oscillator`.
         on_tick: called with each tick, beginning with the newest existing one. It must not take long.
     """
 

@@ -77,9 +77,6 @@ class OpenBatches:
     The batches of a slice while they are filled.
 
     Args:
-        new_batch: makes a batch for the sender.
-        clock: provides the time of sending.
-        not_before_ms: earliest timestamp of records.
         callbacks: the topics of callbacks and tombstones.
         own: topics of the service. Their batches leave last, and no seal names them.
 

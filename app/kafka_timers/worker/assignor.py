@@ -58,13 +58,7 @@ class StoreAssignor(PartitionAssignor):
     def assign(
         self, cluster: Any, member_metadata: Mapping[str, ConsumerProtocolMemberMetadata]
     ) -> MutableMapping[str, ConsumerProtocolMemberAssignment]:
-        """
-        Return the assignment of each member of the group, in the form that Faust reads in `on_assignment`.
-
-        Args:
-            cluster: returns the number of partitions of a topic.
-            member_metadata: the data that each member has sent, by member id.
-        """
+        """Return the assignment of each member of the group, in the form that Faust reads in `on_assignment`."""
         told = {name: json.loads(metadata.user_data) for name, metadata in member_metadata.items()}
         members = {
             name: Member(frozenset(each["owns"]), {int(number): at for number, at in each["stores"].items()})

@@ -30,8 +30,6 @@ class _Round:
     The questions of one tick.
 
     Attributes:
-        second: second of the tick.
-        began_s: start of the round on the monotonic clock, in seconds.
         leaders: known leaders of the partitions at the start.
         left: brokers whose answers are missing for a proof, by partition.
         ends: the leader's answer by partition; None if the partition has to be asked for again.
@@ -49,11 +47,7 @@ class EndOffsets:
     End offsets of the request log, asked for once for each tick.
 
     Args:
-        bounds: bounds of the log.
-        cluster: knows the replicas of each partition.
-        topic: name of the log.
         numbers: returns the partitions that this worker reads.
-        clock: provides the time of a proof.
     """
 
     def __init__(

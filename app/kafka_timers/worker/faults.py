@@ -39,8 +39,6 @@ class RequestLogError(Exception):
     The seals do not belong to this request log. Firing from it would lose or repeat timers.
 
     Args:
-        topic: name of the log.
-        number: partition number.
         end: the offset after the log's last request.
         fired_to: the offset up to which requests have fired.
     """
@@ -77,7 +75,6 @@ class Reaction(NamedTuple):
         pauses_s: seconds for which it leaves the partition alone: after the first failure in a row, the second and so
             on. Without any, it waits one session of the group.
         trouble: its reason on /readyz, with the text of the fault for `{}`.
-        level: level of its log message.
         says: the log message, with the number of the partition and the text of the fault.
         drop: disposes of the store of a partition, once that is closed.
         is_failure: True if a callback topic may be the cause, and the next failure in a row waits longer.
@@ -130,8 +127,6 @@ class Fault:
     The reason why a partition cannot continue.
 
     Attributes:
-        text: a sentence for people.
-        kind: the kind, which decides how to react.
         read_from: the offset from which the log must be read again; None to continue where reading stopped.
     """
 

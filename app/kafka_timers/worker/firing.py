@@ -70,16 +70,7 @@ class _Committed(NamedTuple):
 
 
 class SliceSize:
-    """
-    Limits of one transaction. They shrink after a slice that took too long, and then grow again.
-
-    Args:
-        rows_max: upper limit of callbacks.
-        bytes_max: upper limit of the bytes of their requests.
-
-    Attributes:
-        rows, bytes: the current limits.
-    """
+    """Limits of one transaction. They shrink after a slice that took too long, and then grow again."""
 
     def __init__(self, rows_max: int, bytes_max: int) -> None:
         self.rows, self.bytes = self._most = rows_max, bytes_max
@@ -99,13 +90,7 @@ class Firing:
     Fires for one owner, whose sender has fenced the previous owner.
 
     Args:
-        number: partition number.
-        ports: objects shared by all owners of the process.
-        follower: an open follower.
-        sender: a started sender.
-        outbox: holds the answers that a seal waits for.
         size: limits of slices; outlives this object.
-        tick_clock: tells which moments have come.
         previous: `hash_of_seal` of the last seal of the partition.
         is_interrupted: returns True if something is more urgent than prebuilding.
         is_stopped: returns True if the partition must be given up.

@@ -41,17 +41,9 @@ class Follower:
     The state and the store of one partition, from `open` to `close`.
 
     Args:
-        partition: a new state, which `open` fills.
-        partitions: number of partitions of the service.
-        topic: name of `timer-request`.
-        stores: the worker's stores.
-        topics: learn which callback topics will be needed.
-        metrics: count the read requests.
-        clock: measures how long reading has been blocked.
         on_read: called with the changes from reading.
 
     Attributes:
-        partition: the state.
         awaited: the offset that a caller of `reach` waits for.
         read_at_s: time of the last read on the monotonic clock, in seconds.
         has_gap: True if pending requests had left the log before they could be read.
@@ -99,8 +91,6 @@ class Follower:
         Open the store and bring it in line with the *seals*, or empty it. Then feed the log from `position` on.
 
         Args:
-            seals: the last seals of the partition.
-            start: first offset of the request log.
             end: the offset after the log's last committed request.
             read_from: the offset to read the log from, regardless of the store; None to continue from the store's
                 position.

@@ -21,7 +21,6 @@ class Held:
 
     Args:
         partition: state of the partition, whose log has been read.
-        store: store of the partition.
     """
 
     def __init__(self, partition: Partition, store: TimerStore) -> None:

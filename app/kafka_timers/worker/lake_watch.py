@@ -22,12 +22,6 @@ async def watch_lake(cluster: Cluster, prefix: str, horizon_s: int, shown: Known
     Keep *shown* at the closed second that the lake has written. It has no value while there is none.
 
     While no broker answers, it keeps its value. The alarm notices a second that stands still.
-
-    Args:
-        cluster: the cluster to ask.
-        prefix: prefix of the topics' names.
-        horizon_s: horizon of the worker in seconds.
-        shown: the gauge.
     """
     told = ""
     while True:

@@ -59,11 +59,7 @@ class Outbox:
     The unsent answers of one partition.
 
     Args:
-        number: partition number.
-        replies: sends the answers.
         is_held: tells whether this was still the partition's owner at some moment after the question.
-        clock: measures how long an answer has waited.
-        metrics: count abandoned answers.
     """
 
     def __init__(

@@ -35,7 +35,6 @@ class QueryServer(HttpServer):
     Serves the pending timers of a worker.
 
     Args:
-        settings: settings of the worker.
         questions: returns the object that answers; None while there is none.
 
     Raises:

@@ -45,7 +45,6 @@ class Page:
     Pending timers, in the order in which they fire.
 
     Attributes:
-        timers: the timers that were found.
         after: the place after which the rest follows; None if all were found.
         is_cut: True if the time was over before the page was full or complete.
         unknown: partitions that this worker knows nothing about.
@@ -93,10 +92,7 @@ class Questions:
 
     Args:
         held: returns the partitions that can answer now.
-        partitions: number of partitions of the service.
-        gate: tells whether a second is being fired.
         ticked_s: returns the time of the last tick on the monotonic clock.
-        clock: measures how long an answer takes.
     """
 
     def __init__(

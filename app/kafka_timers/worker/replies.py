@@ -32,10 +32,8 @@ class KafkaReplies:
     Writes to reply topics, for all partitions of a process.
 
     Args:
-        cluster: the cluster to write to.
         own: the service's topic for replies, and its limits.
         targets: judge all other topics.
-        metrics: count the replies.
     """
 
     def __init__(self, cluster: Cluster, own: tuple[str, Target], targets: TopicLookup, metrics: WorkerMetrics) -> None:

@@ -60,15 +60,7 @@ def transactional_ids(prefix: str, partition: int) -> tuple[str, str]:
 
 
 class KafkaSender:
-    """
-    The producers of one partition.
-
-    Args:
-        settings: settings of the worker.
-        cluster: the cluster to write to.
-        partition: number of the partition, part of the transactional id.
-        names: names of the service's topics.
-    """
+    """The producers of one partition."""
 
     def __init__(self, settings: WorkerSettings, cluster: Cluster, partition: int, names: Topics) -> None:
         self._transactional = settings.guarantee == "exactly-once"
@@ -186,7 +178,6 @@ class KafkaSender:
         End the slice with *seal*. Once this returns, receivers can see all of it.
 
         Args:
-            seal: seal of the slice.
             on_taken: called once all in-sync replicas have the whole slice.
 
         Raises:

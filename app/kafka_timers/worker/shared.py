@@ -27,22 +27,10 @@ class Ports:
     Objects that all owners of one process share.
 
     Attributes:
-        settings: settings of the worker.
-        names: names of the service's topics.
         partitions: number of served partitions of `timer-request`.
-        reader: feeds followers.
-        bounds: first and last offsets of the request log.
         ends: end offsets for all partitions, asked for once for each tick.
-        seals: reads the log of seals.
-        new_sender: makes the sender of a partition.
-        stores: stores of this worker.
-        callback_topics: knowledge about callback topics.
         outlet: topics for refused requests, and for those that are sent on.
         history: etf1's history; None without one.
-        replies: writes to reply topics.
-        budget: size limit for prebuilt callbacks.
-        gate: priorities on the event loop.
-        metrics: metrics of the worker.
         clock: measures lateness and idle time; it never decides whether a timer is due.
         name: name of this worker in seals.
         queries: URL at which this worker answers questions; empty if it does not.

@@ -57,12 +57,8 @@ class Slice:
     Rows that leave in one transaction, and the callbacks built from them.
 
     Args:
-        number: partition number of the rows.
-        new_batch: makes a batch for the sender.
-        targets: knowledge about callback topics.
         outlet: topics for refused requests, and for those that are sent on.
         history: etf1's history; None without one.
-        clock: provides the time of building, and the lateness.
         rows_max: limit of requests; the last row may exceed it.
         bytes_max: limit of the rows' bytes; the last row may exceed it.
         not_before_ms: earliest timestamp of callbacks: the moment that fires, though they are built earlier.
@@ -71,7 +67,6 @@ class Slice:
         contents: the rows, in the form that their seal needs.
         refused: number of requests for `timer-rejected`, by reason.
         dues_ms: number of requests by due moment. Late arrivals are left out.
-        bytes: size of the rows.
         unrecorded: number of callbacks that the history does not take.
         sent: the batches of callbacks and tombstones; all of them are there after `rest`.
     """
@@ -212,7 +207,6 @@ class Slice:
         Build callbacks for requests, or reject them.
 
         Args:
-            requests: the requests.
             largest: upper limit for the size of a request in bytes.
             plain: True if all of them have nothing but topic, key and value.
         """

@@ -83,7 +83,6 @@ class TimerStore:
     Args:
         folder: folder of this store; created if it is missing.
         identity: names the Kafka cluster and topic. A store with another identity is not used.
-        memory: memory shared with the other stores of the process.
 
     Raises:
         Exception: RocksDB cannot open the folder, because it is damaged, not writable, or already open.

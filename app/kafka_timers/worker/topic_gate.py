@@ -15,9 +15,6 @@ class TopicGate:
     """
     Judges each topic when the slice first needs it. A topic that takes callbacks then takes all of the slice.
 
-    Args:
-        targets: knowledge about callback topics.
-
     Attributes:
         open: the topics that take callbacks, with their open batches.
     """

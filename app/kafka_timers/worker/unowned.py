@@ -24,10 +24,7 @@ class Unowned:
 
     Args:
         cluster: the cluster to ask. It must have looked the topic up.
-        topic: name of `timer-sealed`.
         seal_every_s: longest time between two seals of an owner without due timers, in seconds.
-        metrics: metrics of the worker.
-        clock: measures the seconds.
     """
 
     def __init__(self, cluster: Cluster, topic: str, seal_every_s: float, metrics: WorkerMetrics, clock: Clock) -> None:
