@@ -27,7 +27,7 @@ from kafka_timers.core.partition import Partition
 from kafka_timers.core.refused import Reason, pack_forwarded, pack_refused
 from kafka_timers.core.verdicts import Ask, Cancel, Screened, SendOn, Verdict, dues_of, judged, screened, timer_record
 from kafka_timers.core.versions import Decided, KnownFromError, TimerRecord, Version
-from kafka_timers.core.wire import Future, Record, is_far, unframed
+from kafka_timers.core.wire import Record, is_far, unframed
 
 # Dispositions of a copy of a far request that is not dropped.
 IN_TIME, LATE = "in time", "late"
@@ -136,18 +136,15 @@ def _judge(record: Record, partition: Partition, partitions: int, faults: dict[i
         # A copy that is done may be followed by another copy of the same original.
         if future.timerId or is_copy:
             named = timer_record(future, due_ms, record, partition.number, far=is_left)
-        key = None if is_left else partition.place(due_ms, *_name_of(record, future))
+        offset, copied = record.offset, None
+        if is_copy:
+            # A copy keeps the name of its original.
+            offset, copied = future.copy.offset, Copied(record.offset, future.copy.decidedOffset)
+        key = None if is_left else partition.place(due_ms, offset, copied)
         return _Judgement(record, verdict, named, Shown.of(future).topic, is_left, key)
     except Exception as error:
         faults[record.offset] = error
         return _Judgement(record, Reason.UNREADABLE)
-
-
-def _name_of(record: Record, future: Future) -> tuple[int, Copied | None]:
-    """Return the offset that names a request, and what its key tells of a copy."""
-    if not future.HasField("copy"):
-        return record.offset, None
-    return future.copy.offset, Copied(record.offset, future.copy.decidedOffset)
 
 
 # --- decide ----------------------------------------------------------------------------------------------------------

@@ -1,8 +1,4 @@
-"""
-The requests that leave a partition in one transaction, as its seal describes them.
-
-Pure.
-"""
+"""The requests that leave a partition in one transaction, as its seal describes them."""
 
 from collections import Counter
 from dataclasses import dataclass, field

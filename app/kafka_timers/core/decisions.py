@@ -195,7 +195,6 @@ def _now_ms(record: TimerRecord, partition: Partition) -> int:
 
 
 def _holds(record: TimerRecord, before: Version | None, effect: Effect | None, partition: Partition) -> bool:
-    """Tell whether the condition of *record* holds."""
     if record.offset in partition.ignored:
         return False
     if record.condition == Condition.IF_ABSENT:

@@ -1,8 +1,4 @@
-"""
-Durations as people and other programs write them.
-
-Pure.
-"""
+"""Durations as people and other programs write them."""
 
 import math
 import re

@@ -1,8 +1,4 @@
-"""
-Convert points in time, as callers give them, to UNIX milliseconds.
-
-Pure.
-"""
+"""Convert points in time, as callers give them, to UNIX milliseconds."""
 
 import math
 import re

@@ -3,8 +3,6 @@ Lists of waiting timers: selection, order, and the place to go on from.
 
 Timers come in the order in which they fire; at one moment by partition, then in the order of the log. A place in this
 order is text, `<milliseconds>.<partition>.<row>.<offset>`, so going on from it needs no state anywhere.
-
-Pure.
 """
 
 import re
@@ -68,7 +66,7 @@ class Pending(NamedTuple):
     def document(self, *, with_values: bool) -> dict[str, Any]:
         """Return the timer as JSON, with value and headers only if asked for."""
         request, place, outgoing = self.request, self.place, Outgoing.of(self.request)
-        told: dict[str, Any] = {
+        document: dict[str, Any] = {
             "place": str(place),
             "request": f"{place.partition}:{place.offset}",
             "second": self.due_ms // 1000,
@@ -80,8 +78,8 @@ class Pending(NamedTuple):
             "value_bytes": len(outgoing.value or b""),
         }
         if with_values:
-            told |= {**json_of("value", outgoing.value), "headers": headers_of(request.headers)}
-        return told
+            document |= {**json_of("value", outgoing.value), "headers": headers_of(request.headers)}
+        return document
 
 
 @dataclass(frozen=True)

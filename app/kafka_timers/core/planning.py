@@ -65,7 +65,7 @@ _WAKE = struct.Struct(">qI")
 _NEVER = -1
 
 
-class Write(NamedTuple):
+class _Write(NamedTuple):
     """A request: its timer id, key and value."""
 
     name: bytes
@@ -98,7 +98,7 @@ class Step:
     now_ms: int
     changed: list[bytes]
     due: list[bytes]
-    requests: list[Write] = field(default_factory=list)
+    requests: list[_Write] = field(default_factory=list)
     planned: dict[bytes, bytes | None] = field(default_factory=dict)
     refused: list[Refused] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
@@ -309,7 +309,7 @@ class Plans:
             left.append(run_ms)
             if planned.cancelled_ms < run_ms <= now_ms + EDGE_MS:
                 cancel = Future(timerId=run_id(name.decode(), run_ms), cancel=True, condition=Condition.IF_PENDING)
-                step.requests.append(Write(cancel.timerId.encode(), b"", cancel.SerializeToString()))
+                step.requests.append(_Write(cancel.timerId.encode(), b"", cancel.SerializeToString()))
                 step.counts["cancelled"] += 1
         planned.cancelled_ms = max(planned.cancelled_ms, now_ms + EDGE_MS) if left else 0
         _set_runs(planned.dropped_ms, left)
@@ -318,8 +318,8 @@ class Plans:
         if value is None and not planned.asked_ms and not planned.dropped_ms:
             step.planned[name] = step.entries[name] = None
             return
-        step.planned[name] = told = planned.SerializeToString()
-        step.entries[name] = _packed(0, told, value)
+        step.planned[name] = plan = planned.SerializeToString()
+        step.entries[name] = _packed(0, plan, value)
 
 
 def _extend(step: Step, name: bytes, schedule: Schedule, timetable: Timetable, planned: Planned) -> None:
@@ -339,7 +339,7 @@ def _extend(step: Step, name: bytes, schedule: Schedule, timetable: Timetable, p
         future.condition = Condition.IF_PENDING if run_ms in dropped else Condition.IF_ABSENT
         future.millis = due % 1000
         value = future.SerializeToString()
-        step.requests.append(Write(future.timerId.encode(), b"%d" % (due // 1000), value))
+        step.requests.append(_Write(future.timerId.encode(), b"%d" % (due // 1000), value))
         step.size += len(value)
         step.counts["replaced" if run_ms in dropped else "asked"] += 1
         dropped.discard(run_ms)
@@ -378,7 +378,6 @@ def _extend(step: Step, name: bytes, schedule: Schedule, timetable: Timetable, p
 
 
 def _drop(planned: Planned, now_ms: int) -> None:
-    """Drop the runs that a change can still reach."""
     edge_ms, runs = now_ms + EDGE_MS, list(_runs(planned.asked_ms))
     ahead = [run_ms for run_ms in runs if run_ms > edge_ms]
     planned.runs -= len(ahead)
@@ -391,7 +390,6 @@ def _stride_ms(name: bytes) -> int:
 
 
 def _wake_ms(planned: Planned, *, is_deleted: bool) -> int:
-    """Return the moment of the next work."""
     waits = [planned.next_ms - AHEAD_MS] if planned.next_ms else []
     if is_deleted:
         waits += [run_ms + 1000 for run_ms in _runs(planned.asked_ms)][-1:]
@@ -425,11 +423,11 @@ def _runs(differences: Iterable[int]) -> Iterable[int]:
 
 
 def _set_runs(field: MutableSequence[int], runs: Iterable[int]) -> None:
-    before, told = 0, []
+    before, differences = 0, []
     for run_ms in runs:
-        told.append(run_ms - before)
+        differences.append(run_ms - before)
         before = run_ms
-    field[:] = told
+    field[:] = differences
 
 
 def _packed(wake_ms: int, planned: bytes, schedule: bytes | None) -> bytes:

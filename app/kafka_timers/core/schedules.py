@@ -201,8 +201,8 @@ def _cron(expression: str, zone: str, gap: int, overlap: int) -> CronTimes:
 @lru_cache(maxsize=10_000)
 def instant_text(run_ms: int) -> str:
     """Return *run_ms* as ISO 8601 in UTC, with milliseconds if they are not 0."""
-    told = datetime.fromtimestamp(run_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-    return f"{told}.{run_ms % 1000:03}Z" if run_ms % 1000 else f"{told}Z"
+    instant = datetime.fromtimestamp(run_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{instant}.{run_ms % 1000:03}Z" if run_ms % 1000 else f"{instant}Z"
 
 
 def run_id(schedule_id: str, run_ms: int) -> str:
@@ -228,8 +228,8 @@ def future_of_run(schedule_id: str, schedule: Schedule, run_ms: int, number: int
     headers = {SCHEDULE_HEADER: schedule_id, SCHEDULE_INSTANT_HEADER: instant_text(run_ms)}
     if number is not None:
         headers[SCHEDULE_RUN_HEADER] = str(number)
-    for name, told in headers.items():
-        future.headers.add(key=name, value=told.encode())
+    for name, text in headers.items():
+        future.headers.add(key=name, value=text.encode())
     future.MergeFrom(schedule.callback)
     return future
 

@@ -76,8 +76,8 @@ class ReadSums:
         """Return the sums in *seal*; None if it has none."""
         if not seal.HasField("read_from"):
             return None
-        told = (Sum(each.count, each.digest) for each in (seal.near, seal.far, seal.cancels))
-        return cls(seal.read_from, seal.fence, *told)
+        sums = (Sum(each.count, each.digest) for each in (seal.near, seal.far, seal.cancels))
+        return cls(seal.read_from, seal.fence, *sums)
 
     def tell(self, seal: Sealed) -> None:
         """Write these sums into *seal*, whose fence must be their end."""

@@ -9,7 +9,7 @@ from kafka_timers.core.sums import ReadSums
 from kafka_timers.core.wire import Sealed, age_of, check_format, is_complete, latest
 
 
-class Start(NamedTuple):
+class _Start(NamedTuple):
     """
     The state with which an owner starts.
 
@@ -31,7 +31,7 @@ def start_of(
     horizon_s: int,
     log_start: int = 0,
     read_from: int | None = None,
-) -> Start:
+) -> _Start:
     """Return the start of an owner with this horizon; the other arguments are those of `Partition.acquire`."""
     seals = list(seals)
     for seal in seals:
@@ -62,7 +62,7 @@ def start_of(
             sealed_ms, snapshot, scan = local.sealed_ms, local.snapshot, None
     # If the log starts above the position, nothing that must be known lies below.
     known_from_start = 0 if position <= log_start else known_from
-    return Start(
+    return _Start(
         Head(
             position,
             sealed_ms,

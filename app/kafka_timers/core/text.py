@@ -1,8 +1,4 @@
-"""
-Users' bytes as JSON, which holds only text, and the milliseconds of a moment as text.
-
-Pure.
-"""
+"""Users' bytes as JSON, which holds only text, and the milliseconds of a moment as text."""
 
 import base64
 from collections.abc import Iterable, Mapping

@@ -270,15 +270,15 @@ def rejection_in(headers: Sequence[tuple[str, bytes | None]]) -> dict[str, bytes
 
     Of one name the first header counts: the service's own come before any that the record had.
     """
-    told = {name: content or b"" for name, content in reversed(headers)}
-    return {name.removeprefix(REJECT_PREFIX): text for name, text in told.items() if name.startswith(REJECT_PREFIX)}
+    given = {name: content or b"" for name, content in reversed(headers)}
+    return {name.removeprefix(REJECT_PREFIX): text for name, text in given.items() if name.startswith(REJECT_PREFIX)}
 
 
-def refused_request(told: Mapping[str, bytes], requests: str) -> bytes | None:
+def refused_request(rejection: Mapping[str, bytes], requests: str) -> bytes | None:
     """Return partition:offset on `timer-request` of the refused request; None if the refused record was no request."""
-    if told.get("topic") == requests.encode():
-        return b"%b:%b" % (told.get("partition", b""), told.get("offset", b""))
-    return told.get("request")
+    if rejection.get("topic") == requests.encode():
+        return b"%b:%b" % (rejection.get("partition", b""), rejection.get("offset", b""))
+    return rejection.get("request")
 
 
 def reject_headers(
