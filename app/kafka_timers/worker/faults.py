@@ -67,7 +67,7 @@ class Kind(Enum):
     UNEXPECTED = auto()
 
 
-class Reaction(NamedTuple):
+class _Reaction(NamedTuple):
     """
     How the owner of a partition reacts to a kind of fault, until it takes the partition over again.
 
@@ -99,25 +99,25 @@ _GROWING_S = (0.1, 0.5, 1.0, 1.0, 2.0, 2.0, 5.0)
 REACTIONS = {
     # Either this worker has lost the partition and learns of it with its next heartbeat, or the broker gave up a
     # transaction that took too long. After a whole session without news it is the latter.
-    Kind.FENCED: Reaction((), "is owned by another worker", is_failure=False),
+    Kind.FENCED: _Reaction((), "is owned by another worker", is_failure=False),
     # By then a heartbeat has shown whether another worker has the partition.
-    Kind.PERHAPS_FENCED: Reaction((1.0,)),
+    Kind.PERHAPS_FENCED: _Reaction((1.0,)),
     # No fault of anybody: the partition goes on, and what /readyz says of it stays.
-    Kind.NEEDS_OLDER: Reaction((0.0,), "", logging.INFO, is_failure=False),
+    Kind.NEEDS_OLDER: _Reaction((0.0,), "", logging.INFO, is_failure=False),
     # The log is read again once the disk has room.
-    Kind.DISK_FULL: Reaction(
+    Kind.DISK_FULL: _Reaction(
         *((1.0,), "stands still ({})", logging.ERROR, "partition %d: %s. Its timers wait, and its store is dropped"),
         drop=lambda stores, number: stores.make_room(number),
         is_failure=False,
     ),
-    Kind.DAMAGED: Reaction(
+    Kind.DAMAGED: _Reaction(
         _GROWING_S,
         says="partition %d: %s; it is damaged and is rebuilt from the log",
         drop=lambda stores, number: stores.destroy(number),
     ),
-    Kind.LOCKED: Reaction(_GROWING_S),
-    Kind.EXPECTED: Reaction(_GROWING_S),
-    Kind.UNEXPECTED: Reaction(_GROWING_S),
+    Kind.LOCKED: _Reaction(_GROWING_S),
+    Kind.EXPECTED: _Reaction(_GROWING_S),
+    Kind.UNEXPECTED: _Reaction(_GROWING_S),
 }
 
 

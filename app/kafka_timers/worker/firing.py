@@ -231,7 +231,6 @@ class Firing:
         )
 
     def _begin(self, end_ms: int) -> _OpenScan:
-        """Open the scan up to *end_ms*, or continue the open one."""
         partition = self._partition
         partition.begin(end_ms)
         scan = partition.scan
@@ -240,7 +239,6 @@ class Firing:
         return _OpenScan(*partition.keys_left(), scan.end_ms, scan.snapshot)
 
     async def _fire_slice(self, scan: _OpenScan) -> None:
-        """Send the next slice of *scan* and its seal."""
         try:
             # After the transaction's timeout the broker would abort it anyway.
             async with asyncio.timeout(self._ports.settings.transaction_timeout_s * 0.8):
@@ -385,7 +383,8 @@ class Firing:
         proved_s = ends.proved_s(number)
         if proved_s is not None and began_s - proved_s < _PROVED_FOR_S:
             return
-        if barrier := await self._sender.barrier():
+        barrier = await self._sender.barrier()
+        if barrier.requests is not None:
             await self._read_up_to(await self._ports.bounds.end(number, barrier.requests))
         # Without fencing there is no barrier, so any leader is believed.
         ends.proved(number, began_s)

@@ -23,13 +23,13 @@ async def watch_lake(cluster: Cluster, prefix: str, horizon_s: int, shown: Known
 
     While no broker answers, it keeps its value. The alarm notices a second that stands still.
     """
-    told = ""
+    trouble = ""
     while True:
         try:
             shown.value = await closed_second(cluster, prefix)
-            told = ""
+            trouble = ""
         except KafkaError as error:
-            if str(error) != told:
-                told = str(error)
-                log.warning("the progress of the lake is not known: %s", told)
+            if str(error) != trouble:
+                trouble = str(error)
+                log.warning("the progress of the lake is not known: %s", trouble)
         await asyncio.sleep(min(_EVERY_S, horizon_s / _TIMES_IN_HORIZON))

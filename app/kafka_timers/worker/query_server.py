@@ -125,23 +125,18 @@ class _NotReadyError(Exception):
 
 
 class _Asked:
-    """The parameters of a question."""
-
     def __init__(self, request: web.Request, known: Iterable[str]) -> None:
         self._given = request.query
         if unknown := sorted(set(self._given) - set(known)):
             raise _AskedError(f"unknown: {', '.join(map(repr, unknown))}; known are {', '.join(sorted(known))}")
 
     def text(self, name: str) -> str:
-        """Return a parameter; empty if it is missing."""
         return self._given.get(name, "")
 
     def bytes(self, name: str) -> bytes | None:
-        """Return a parameter as bytes; None if it is missing."""
         return self._given[name].encode("utf-8", "surrogateescape") if name in self._given else None
 
     def number(self, name: str, default: int, least: int, most: int) -> int:
-        """Return a parameter as a number within bounds."""
         text = self.text(name)
         if not text:
             return default

@@ -43,10 +43,14 @@ _BARRIER_KEY = b"barrier"
 
 
 class Barrier(NamedTuple):
-    """Offsets of `timer-sealed` and of `timer-request` that all in-sync replicas have."""
+    """
+    Offsets of `timer-sealed` and of `timer-request` above everything that was acknowledged when it was asked for.
 
-    sealed: int
-    requests: int
+    They are None with at-least-once, which fences no owner and believes any broker that claims to lead.
+    """
+
+    sealed: int | None
+    requests: int | None
 
 
 def transactional_ids(prefix: str, partition: int) -> tuple[str, str]:
@@ -103,21 +107,20 @@ class KafkaSender:
         """Return an empty batch of at most `BATCH_BYTES`. This works before `begin`."""
         return self._producer.new_batch()
 
-    async def barrier(self) -> Barrier | None:
+    async def barrier(self) -> Barrier:
         """
         Write a record to the partition in both logs, and abort it, so that no reader of committed records gets it.
 
         A broker acknowledges it once all in-sync replicas have it, which a cut off broker cannot do. Each producer
         writes a record. If a broker has lost the end of its earlier transaction, as a killed Kafka 4.3 may, this
-        transaction ends that one too, so that readers do not wait for ever. Returns None with at-least-once, which has
-        no transactions.
+        transaction ends that one too, so that readers do not wait for ever.
 
         Raises:
             FencedError: another worker owns the partition.
             KafkaError: the record was not written. This sender cannot be used any more.
         """
         if not self._transactional:
-            return None
+            return Barrier(None, None)
         sealed = requests = -1
         try:
             async with self._free:

@@ -319,7 +319,6 @@ class Slice:
             self._reject(reason, records, self._topics.words_of([topic]) if reason is Reason.TOPIC_REFUSED else "")
 
     async def _add_any(self, second: int, offset: int, row: bytes) -> None:
-        """Add a request of any kind, or reject it."""
         try:
             refused = await self._add_or_judge(second, offset, row)
         except KafkaError:
@@ -384,7 +383,6 @@ class Slice:
             self._batches.append(to, hash_of(timer_id) % to.target.partitions, size, key, value, [])
 
     def _reject(self, reason: Reason, records: Sequence[Rejected], words: str = "") -> None:
-        """Reject records, with the broker's message *words*."""
         offsets = [offset for offset, _, _ in records]
         self.contents.rejected += offsets
         self.refused[reason] += len(offsets)

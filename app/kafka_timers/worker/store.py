@@ -187,7 +187,6 @@ class TimerStore:
         return unpack_head(meta, self._identity)
 
     def _is_whole(self) -> bool:
-        """Tell whether all families have the same last batch."""
         return self._db.get(_NUMBER) == self._ids.get(_IDS_NUMBER) == self._side.get(_SIDE_NUMBER)
 
     def counts(self) -> dict[int, Count]:
@@ -281,7 +280,6 @@ class TimerStore:
         return self._db.property_int_value("rocksdb.total-sst-files-size") or 0
 
     def _marks(self, start: bytes, before: bytes) -> Iterator[Row]:
-        """Yield the key of each request that does not fire, with its mark."""
         return ((key[1:], row) for key, row in self._side_items(_MARKS + start, _MARKS + before))
 
     def _items(self, start: bytes, before: bytes) -> Generator[Row]:

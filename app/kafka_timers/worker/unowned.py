@@ -40,7 +40,7 @@ class Unowned:
 
     async def look(self, others: Collection[int]) -> None:
         """Check the partitions *others*, which this worker does not own. If a leader is silent, nothing changes."""
-        ends, now_s = await self._told(others), self._clock.elapsed_s()
+        ends, now_s = await self._ends_of(others), self._clock.elapsed_s()
         known, self._ends = self._ends, {}
         for number in others:
             before = known.get(number, (-1, now_s))
@@ -56,16 +56,16 @@ class Unowned:
         # Partitions that this worker owns now are shown by their owner object.
         self._shown.intersection_update(others)
 
-    async def _told(self, numbers: Collection[int]) -> dict[int, int]:
+    async def _ends_of(self, numbers: Collection[int]) -> dict[int, int]:
         """Return the ends of the logs, as far as the leaders answer."""
         # The log of a leader that was cut off does not grow, though the partition is served.
         await self._bounds.refresh()
         by_node = self._cluster.led(self._topic, numbers)
         asked = (self._bounds.told_by(node, led) for node, led in by_node.items())
         ends: dict[int, int] = {}
-        for told in await asyncio.gather(*asked, return_exceptions=True):
-            if isinstance(told, dict):
-                ends |= {number: bound.offset for number, bound in told.items() if isinstance(bound, Bound)}
-            elif not isinstance(told, KafkaError):
-                raise told
+        for bounds in await asyncio.gather(*asked, return_exceptions=True):
+            if isinstance(bounds, dict):
+                ends |= {number: bound.offset for number, bound in bounds.items() if isinstance(bound, Bound)}
+            elif not isinstance(bounds, KafkaError):
+                raise bounds
         return ends
