@@ -134,8 +134,8 @@ class PlannedPartition:
     def _signed(self, key: bytes) -> Filling:
         """Return a record for `timer-planned` that names the planner of this partition, and its version of tzdata."""
         filling = Filling(self._producer.new_batch)
-        told = Planner(name=socket.gethostname(), tzdata=TZDATA_VERSION)
-        filling.add(self._topics.planned, self._number, self._wall_ms(), key, told.SerializeToString())
+        planner = Planner(name=socket.gethostname(), tzdata=TZDATA_VERSION)
+        filling.add(self._topics.planned, self._number, self._wall_ms(), key, planner.SerializeToString())
         return filling
 
     async def _read(self, topic: str, end: int, take: Callable[[SourceRecord], None]) -> int:
@@ -204,7 +204,6 @@ class PlannedPartition:
         self._zones = TZDATA_VERSION
 
     async def _plan(self) -> None:
-        """Write all that is to be written by now."""
         while (now_ms := self._now_ms()) is not None and (step := self._plans.step(now_ms, _RECORDS_MAX)):
             is_left, records = True, 0
             while is_left and records < _RECORDS_MAX and not step.is_full:
@@ -249,8 +248,8 @@ class PlannedPartition:
         )  # fmt: skip
         self._metrics.rejected.inc()
         outlet = self._outlet
-        [told] = reject_headers(SCHEDULE_INVALID, self._topics.schedules, self._number, [refused.offset])
-        headers = [*told, (WHY_HEADER, shown(refused.why).encode())]
+        [about] = reject_headers(SCHEDULE_INVALID, self._topics.schedules, self._number, [refused.offset])
+        headers = [*about, (WHY_HEADER, shown(refused.why).encode())]
         room = outlet.rejected_takes.batch_bytes_max - OVERHEAD_BYTES
         key, value, headers = fitted(Refused(headers, refused.key, refused.value, []), room)
         filling.add(outlet.rejected, self._number % outlet.rejected_takes.partitions, now_ms, key, value, headers)

@@ -97,8 +97,8 @@ class SchedulePlanner:
             return [self._trouble]
         behind_s = self._behind_s()
         why = next(iter(self._troubles.values()), self._trouble)
-        told = f"schedules have not been planned for {behind_s:.0f} s"
-        return [f"{told}: {why}" if why else told] if behind_s > _LATE_S else []
+        behind = f"schedules have not been planned for {behind_s:.0f} s"
+        return [f"{behind}: {why}" if why else behind] if behind_s > _LATE_S else []
 
     @property
     def _is_idle(self) -> bool:
@@ -125,10 +125,10 @@ class SchedulePlanner:
                 [topics.schedules, topics.planned, topics.oscillator, topics.requests, topics.rejected]
             )
             if missing := [name for name in (topics.schedules, topics.planned) if not cluster.partitions(name)]:
-                told = f"no topic {' and no '.join(missing)}: make them with `kafka-timers topics create`"
-                if told != self._trouble:
-                    log.warning("recurring timers are off: %s", told)
-                self._trouble = told
+                trouble = f"no topic {' and no '.join(missing)}: make them with `kafka-timers topics create`"
+                if trouble != self._trouble:
+                    log.warning("recurring timers are off: %s", trouble)
+                self._trouble = trouble
                 return _MISSING_RETRY_S
             log.info("plans schedules by the time zones of tzdata %s", TZDATA_VERSION)
             self._ticks = ticks = TickReader(cluster, topics.oscillator, self._on_tick)
@@ -177,7 +177,6 @@ class SchedulePlanner:
                 self._ticks.leave([number])
 
     def _failed(self, what: str, error: Exception) -> str:
-        """Tell of a failure, and return its reason."""
         self._metrics.failures.inc()
         why = str(error) or type(error).__name__
         log.warning("%s: %s", what, why)

@@ -64,7 +64,6 @@ async def _run(settings: PlannerSettings, stop: asyncio.Event) -> None:
 
 
 async def _outlet(settings: PlannerSettings) -> Outlet:
-    """Return where requests go: the partitions that are served."""
     topics = Topics.of(settings.topic_prefix)
     served = (await served_counts(settings.kafka, settings.topic_prefix)).get(topics.requests, 0)
     async with answering(settings.kafka), Cluster.open(settings.kafka) as cluster:

@@ -187,8 +187,8 @@ class Worker:
             await _leave(app)
             if isinstance(error, KafkaError):
                 at, group = self._settings.kafka, self._settings.group
-                told = f"no broker of {at} lets this worker join group {group}: {type(error).__name__}"
-                raise BrokerError(told, retriable=True) from error
+                why = f"no broker of {at} lets this worker join group {group}: {type(error).__name__}"
+                raise BrokerError(why, retriable=True) from error
             raise
         return app
 
@@ -344,7 +344,7 @@ class Worker:
                 await unowned.look([number for number in range(ports.partitions) if number not in self._owners])
 
     async def _watch_topics(self, cluster: Cluster, lookup: TopicLookup, served: int) -> None:
-        topics, told = self._topics, list[str]()
+        topics, known = self._topics, list[str]()
         while True:
             with _logged("the settings of the service's topics could not be read"):
                 found = await lookup.look_up(dataclasses.astuple(topics))
@@ -355,9 +355,9 @@ class Worker:
                 self.metrics.retention.set(now.retention_s)
                 self.metrics.topic_problems.set(len(now.problems))
                 for problem in now.problems:
-                    if problem not in told:
+                    if problem not in known:
                         log.warning("%s", problem)
-                told = now.problems
+                known = now.problems
             await asyncio.sleep(_WATCH_TOPICS_S)
 
     async def _reject_added(self, ports: Ports) -> None:
@@ -409,7 +409,6 @@ def _keep_memory() -> None:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Lock *folder* for this process."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / "lock").open("wb")

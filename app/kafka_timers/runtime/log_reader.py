@@ -33,7 +33,7 @@ _QUIET_FETCHES = 10
 _RETRY_S = 0.1
 
 
-class Place(Protocol):
+class _Place(Protocol):
     """A partition, and the offset up to which it has been read."""
 
     @property
@@ -45,14 +45,14 @@ class Place(Protocol):
         """The next offset to read."""
 
 
-class Feed(Protocol):
+class _Feed(Protocol):
     """Takes the records of one partition."""
 
     # The offset that a caller waits for.
     awaited: int
 
     @property
-    def partition(self) -> Place:
+    def partition(self) -> _Place:
         """The partition, with its position."""
 
     async def ready(self) -> None:
@@ -79,7 +79,7 @@ class LogReader:
     def __init__(self, request_log: Fetcher, gate: PriorityGate) -> None:
         self._log = request_log
         self._gate = gate
-        self._feeds: dict[int, Feed] = {}
+        self._feeds: dict[int, _Feed] = {}
         # Nodes that have not answered; each is logged once.
         self._silent: set[int] = set()
         # Partitions that their leaders could not serve; each is logged once.
@@ -95,12 +95,12 @@ class LogReader:
         """The partitions that are read."""
         return list(self._feeds)
 
-    def add(self, feed: Feed) -> None:
+    def add(self, feed: _Feed) -> None:
         """Read the partition of *feed* from its position on."""
         self._feeds[feed.partition.number] = feed
         self._changed.set()
 
-    def remove(self, feed: Feed) -> None:
+    def remove(self, feed: _Feed) -> None:
         """Stop reading for *feed*."""
         if self._feeds.get(feed.partition.number) is feed:
             del self._feeds[feed.partition.number]
@@ -141,7 +141,7 @@ class LogReader:
         with suppress(KafkaError):
             await self._log.find_leaders()
 
-    async def _follow(self, node: int, feeds: Mapping[int, Feed]) -> None:
+    async def _follow(self, node: int, feeds: Mapping[int, _Feed]) -> None:
         """Read for *feeds*, whose partitions *node* leads, until one has another leader or the node does not answer."""
         if before := self._fetches.get(node):
             # A connection answers its fetches in order. Many partitions come and go at a time. With one more fetch for
@@ -195,7 +195,7 @@ class LogReader:
         # The task may be dropped before its error is retrieved.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
-    async def _feed(self, feed: Feed, fetched: Fetched) -> int:
+    async def _feed(self, feed: _Feed, fetched: Fetched) -> int:
         """Hand the fetched records over, and return their number."""
         count, more = 0, True
         feed.blocked(fetched.stable, fetched.end)
@@ -227,6 +227,6 @@ class LogReader:
                 await self._awaited.wait()
         self._awaited.clear()
 
-    def _drop(self, feed: Feed, error: Exception) -> None:
+    def _drop(self, feed: _Feed, error: Exception) -> None:
         self.remove(feed)
         feed.fail(error)

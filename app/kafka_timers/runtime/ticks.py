@@ -39,8 +39,6 @@ class _Place:
 
 
 class _Ticks:
-    """Passes on the ticks of one partition."""
-
     awaited = 0
 
     def __init__(
