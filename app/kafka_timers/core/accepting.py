@@ -285,45 +285,40 @@ def _usual(records: Sequence[Record], partition: Partition, partitions: int) -> 
 
 
 def _place_at_once(usual: _Usual, decided: Decided) -> Accepted:
-    requests, extras = usual.requests, usual.passed.extras
+    extras = usual.passed.extras
     plain, has_ids = not extras.ListFields(), extras.HasField("timerId")
-    offsets = [record.offset for record in requests]
     rows: list[Row] = []
-    if len(usual.due) == 1:
-        [due_ms] = usual.due.values()
-        framed = usual.passed.framed
-        if len(requests) < len(usual.records):
-            framed = batches.framed([record.value or b"" for record in requests])
-        batch = batches.pack(framed, offsets, plain=plain, named=has_ids)
-        rows.append((batch_key(due_ms, offsets[-1], len(offsets)), batch))
-    elif requests:
-        rows = _by_due(requests, usual.due, plain=plain, named=has_ids)
+    for due_ms, (values, offsets) in _by_due(usual).items():
+        if len(offsets) == 1 < len(usual.due):
+            rows.append((row_key(due_ms, offsets[0]), values[0]))
+        else:
+            framed = batches.framed(values) if values else usual.passed.framed
+            batch = batches.pack(framed, offsets, plain=plain, named=has_ids)
+            rows.append((batch_key(due_ms, offsets[-1], len(offsets)), batch))
     return Accepted(
         len(usual.records),
         rows,
-        offsets,
+        [record.offset for record in usual.requests],
         far=usual.far,
         cancels=usual.cancels,
-        topics=usual.passed.topics if requests else set(),
+        topics=usual.passed.topics if usual.requests else set(),
         decided=decided,
     )
 
 
-def _by_due(requests: Sequence[Record], due: Mapping[bytes | None, int], *, plain: bool, named: bool) -> list[Row]:
-    """Return rows for *requests*, one row for all that are due at one moment."""
+def _by_due(usual: _Usual) -> dict[int, tuple[list[bytes], list[int]]]:
+    """Return values and offsets of the requests that stay here, by due; no values if these are all of the records."""
+    requests, due = usual.requests, usual.due
+    if len(due) == 1:
+        is_all = len(requests) == len(usual.records)
+        values = [] if is_all else [record.value or b"" for record in requests]
+        return dict.fromkeys(due.values(), (values, [record.offset for record in requests]))
     parts: dict[int, tuple[list[bytes], list[int]]] = {due_ms: ([], []) for due_ms in due.values()}
     for record in requests:
         part = parts[due[record.key]]
         part[0].append(record.value or b"")
         part[1].append(record.offset)
-    rows = []
-    for due_ms, (values, offsets) in parts.items():
-        if len(offsets) == 1:
-            rows.append((row_key(due_ms, offsets[0]), values[0]))
-        else:
-            batch = batches.pack(batches.framed(values), offsets, plain=plain, named=named)
-            rows.append((batch_key(due_ms, offsets[-1], len(offsets)), batch))
-    return rows
+    return parts
 
 
 def _far_among(requests: Sequence[Record], due: Mapping[bytes | None, int], horizon_s: int) -> set[int]:
