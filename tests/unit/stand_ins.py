@@ -14,8 +14,7 @@ from kafka_timers.core.wire import Future
 from kafka_timers.runtime.filling import BATCH_BYTES
 from kafka_timers.runtime.outlet import Outlet
 from kafka_timers.testing import ManualClock
-from kafka_timers.worker.history import History
-from kafka_timers.worker.slices import Slice
+from kafka_timers.worker.slices import History, Slice
 
 SECOND = 1_800_000_000
 DUE_MS = SECOND * 1000

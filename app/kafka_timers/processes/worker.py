@@ -52,7 +52,6 @@ from kafka_timers.runtime.ticks import TickReader
 from kafka_timers.settings import WorkerSettings
 from kafka_timers.worker.end_offsets import EndOffsets
 from kafka_timers.worker.held import Held
-from kafka_timers.worker.history import History
 from kafka_timers.worker.lake_watch import watch_lake
 from kafka_timers.worker.membership import make_app
 from kafka_timers.worker.owner import Owner
@@ -62,6 +61,7 @@ from kafka_timers.worker.questions import Questions
 from kafka_timers.worker.replies import KafkaReplies
 from kafka_timers.worker.sender import KafkaSender
 from kafka_timers.worker.shared import Ports
+from kafka_timers.worker.slices import History
 from kafka_timers.worker.stores import StoreFolders
 from kafka_timers.worker.unowned import Unowned
 

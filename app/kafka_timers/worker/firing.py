@@ -25,7 +25,7 @@ from kafka_timers.core.sums import hash_of_seal
 from kafka_timers.core.tick_clock import TickClock
 from kafka_timers.core.wire import Sealed
 from kafka_timers.worker.faults import TopicsRefusedError
-from kafka_timers.worker.follower import Follower, withdrawn_keys
+from kafka_timers.worker.follower import Follower
 from kafka_timers.worker.outbox import Outbox
 from kafka_timers.worker.prebuild import Prebuilt, PrebuiltSeconds, behind
 from kafka_timers.worker.sender import KafkaSender
@@ -142,8 +142,9 @@ class Firing:
 
     def on_read(self, changes: Changes) -> None:
         """Note *changes* from reading the log: prebuilt callbacks may be invalid or incomplete now."""
-        for key in withdrawn_keys(changes):
-            self._prebuilt.withdrawn(key)
+        for key, mark in changes.marks.items():
+            if mark is not None:
+                self._prebuilt.withdrawn(key)
         if changes.rows:
             self._prebuilt.added(min(changes.rows)[0])
 

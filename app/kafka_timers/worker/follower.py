@@ -13,7 +13,7 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from kafka_timers.clock import Clock
 from kafka_timers.core.accepting import Accepted, accept
@@ -321,8 +321,3 @@ class Follower:
     def wake(self) -> None:
         """Make `reach` check again."""
         self._news.set()
-
-
-def withdrawn_keys(changes: Changes) -> Iterable[bytes]:
-    """Return the keys of the requests that *changes* withdraw."""
-    return [key for key, mark in changes.marks.items() if mark is not None]

@@ -14,10 +14,10 @@ from kafka_timers.runtime.priority import PriorityGate
 from kafka_timers.runtime.targets import TopicLookup
 from kafka_timers.settings import WorkerSettings
 from kafka_timers.worker.end_offsets import EndOffsets
-from kafka_timers.worker.history import History
 from kafka_timers.worker.prebuild import ByteBudget
 from kafka_timers.worker.replies import KafkaReplies
 from kafka_timers.worker.sender import KafkaSender
+from kafka_timers.worker.slices import History
 from kafka_timers.worker.stores import StoreFolders
 
 

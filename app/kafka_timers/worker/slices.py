@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import count, groupby, repeat
 from typing import NamedTuple
 
@@ -30,7 +31,6 @@ from kafka_timers.runtime.outlet import Outlet
 from kafka_timers.runtime.rejecting import Headers, Rejected, fitted, refused_records, size_of
 from kafka_timers.runtime.targets import TopicLookup
 from kafka_timers.worker.accumulators import OpenBatches, accumulator_to, partition_in, place_in, tombstone_in
-from kafka_timers.worker.history import History
 from kafka_timers.worker.topic_gate import TopicGate
 
 log = logging.getLogger(__name__)
@@ -41,6 +41,20 @@ _STRIDE_BYTES = 4 << 20
 
 # Maximum of the seal's field, some 24 days.
 _LATENESS_MS_MAX = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """
+    etf1's history: the topic to which fired callbacks are written again, and the schedule topics that it is for.
+
+    The request shows whether a callback belongs to it, since every schedule of etf1 asks for a tombstone on its own
+    topic. So no field is needed: cancelled, moved or refused requests have none, and requests from before the history
+    was set up have one.
+    """
+
+    topic: bytes
+    sources: frozenset[bytes]
 
 
 class _Requests(NamedTuple):
