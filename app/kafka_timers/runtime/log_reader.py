@@ -37,35 +37,28 @@ class _Place(Protocol):
     """A partition, and the offset up to which it has been read."""
 
     @property
-    def number(self) -> int:
-        """Partition number."""
+    def number(self) -> int: ...
 
     @property
-    def position(self) -> int:
-        """The next offset to read."""
+    def position(self) -> int: ...
 
 
 class _Feed(Protocol):
-    """Takes the records of one partition."""
+    """Takes the records of one partition, as `Follower` does."""
 
     # The offset that a caller waits for.
     awaited: int
 
     @property
-    def partition(self) -> _Place:
-        """The partition, with its position."""
+    def partition(self) -> _Place: ...
 
-    async def ready(self) -> None:
-        """Wait until records may be fed."""
+    async def ready(self) -> None: ...
 
-    def ingest(self, records: Sequence[ReadRecord], position: int) -> None:
-        """Take *records*. Afterwards the log has been read up to *position*."""
+    def ingest(self, records: Sequence[ReadRecord], position: int) -> None: ...
 
-    def blocked(self, stable: int, end: int) -> None:
-        """Note that an open transaction blocks reading between *stable* and *end*; if these are equal, none does."""
+    def blocked(self, stable: int, end: int) -> None: ...
 
-    def fail(self, error: Exception) -> None:
-        """Note that the partition cannot be read. Nothing more is fed."""
+    def fail(self, error: Exception) -> None: ...
 
 
 class LogReader:

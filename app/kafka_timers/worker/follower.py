@@ -294,12 +294,7 @@ class Follower:
     # --- waited for --------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """
-        Raise if there was a fault.
-
-        Raises:
-            FaultError: there was a fault.
-        """
+        """Raise a FaultError if there was a fault."""
         if self._fault:
             raise FaultError(self._fault)
 
