@@ -25,20 +25,6 @@ from kafka_timers.broker.environment import env_name
 from kafka_timers.core.wire import SECOND_LIMIT, instance_name
 from kafka_timers.errors import SettingsError
 
-__all__ = [
-    "GroupSettings",
-    "KafkaSettings",
-    "LakeSettings",
-    "OscillatorSettings",
-    "QuerySettings",
-    "WorkerSettings",
-    "bounds_of",
-    "host_in",
-    "is_loopback",
-    "objection",
-    "setting",
-]
-
 _LOG_LEVELS = ("debug", "info", "warning", "error")
 _PORT_MAX = 65_535
 # By default, brokers refuse a longer transaction timeout and a longer session timeout.
@@ -77,6 +63,26 @@ def setting(
     """
     declared = {"least": least, "above": above, "most": most, "choices": choices, "is_list": is_list}
     return dataclasses.field(default=default, metadata={"help": help, "if_empty": if_empty, "why": why, **declared})
+
+
+def _session_timeout(others: str) -> Any:
+    return setting(
+        6.0,
+        f"seconds of silence after which other {others} take over the partitions of this one",
+        least=1,
+        most=_SESSION_MAX_S,
+        why="brokers refuse more by default (group.max.session.timeout.ms)",
+    )
+
+
+def _transaction_timeout(process: str) -> Any:
+    return setting(
+        20.0,
+        f"seconds after which the broker aborts the transaction of a dead {process}",
+        least=1,
+        most=_TRANSACTION_MAX_S,
+        why="brokers refuse more by default (transaction.max.timeout.ms)",
+    )
 
 
 def bounds_of(field: "dataclasses.Field[Any]") -> str:
@@ -199,12 +205,7 @@ class KafkaSettings(_Settings):
         return Kafka.of(self.bootstrap, self.kafka_config)
 
     def validate(self) -> None:
-        """
-        Check that the Kafka configuration can be read.
-
-        Raises:
-            SettingsError: the file cannot be read, or its lines or the environment do not fit.
-        """
+        """Check that the Kafka configuration can be read. It raises what `kafka` raises."""
         self.kafka  # noqa: B018  # raises if it is wrong
 
 
@@ -217,7 +218,6 @@ class GroupSettings(KafkaSettings):
     )
 
     def __post_init__(self) -> None:
-        """Take the default that follows from the topic prefix."""
         super().__post_init__()
         # The dataclass is frozen for all others.
         object.__setattr__(self, "group", self.group.strip() or instance_name(self.topic_prefix))
@@ -325,13 +325,7 @@ class WorkerSettings(GroupSettings):
         why="no timer is due later",
     )
     no_planner: bool = setting(False, "leave recurring timers to processes of `kafka-timers planner`")
-    session_timeout_s: float = setting(
-        6.0,
-        "seconds of silence after which other workers take over the partitions of this one",
-        least=1,
-        most=_SESSION_MAX_S,
-        why="brokers refuse more by default (group.max.session.timeout.ms)",
-    )
+    session_timeout_s: float = _session_timeout("workers")
     max_clock_skew_s: float = setting(
         2.0, "seconds that a tick may be ahead of the broker's clock; a tick further ahead is refused", above=0
     )
@@ -345,25 +339,14 @@ class WorkerSettings(GroupSettings):
     arm_bytes: int = setting(
         64 << 20, "most bytes of requests whose callbacks are built before their tick; 0 builds none", least=0
     )
-    transaction_timeout_s: float = setting(
-        20.0,
-        "seconds after which the broker aborts the transaction of a dead worker",
-        least=1,
-        most=_TRANSACTION_MAX_S,
-        why="brokers refuse more by default (transaction.max.timeout.ms)",
-    )
+    transaction_timeout_s: float = _transaction_timeout("worker")
     stalled_after_s: float = setting(
         10.0, "seconds without progress after which a partition turns /readyz red", above=0
     )
     log_level: str = setting("info", "lowest level of messages to log", choices=_LOG_LEVELS)
 
     def validate(self) -> None:
-        """
-        Check fields against each other.
-
-        Raises:
-            SettingsError: fields contradict each other; the text names them.
-        """
+        """Check ports, questions, times and doors, each against the other fields."""
         super().validate()
         self._validate_ports()
         self._validate_questions()
@@ -410,20 +393,8 @@ class PlannerSettings(GroupSettings):
 
     host: str = setting("127.0.0.1", "address for /metrics, /livez and /readyz", if_empty=_HOST_MISSING)
     port: int = setting(0, "port for /metrics, /livez and /readyz; 0 serves none", least=0, most=_PORT_MAX)
-    session_timeout_s: float = setting(
-        6.0,
-        "seconds of silence after which other planners take over the partitions of this one",
-        least=1,
-        most=_SESSION_MAX_S,
-        why="brokers refuse more by default (group.max.session.timeout.ms)",
-    )
-    transaction_timeout_s: float = setting(
-        20.0,
-        "seconds after which the broker aborts the transaction of a dead planner",
-        least=1,
-        most=_TRANSACTION_MAX_S,
-        why="brokers refuse more by default (transaction.max.timeout.ms)",
-    )
+    session_timeout_s: float = _session_timeout("planners")
+    transaction_timeout_s: float = _transaction_timeout("planner")
     log_level: str = setting("info", "lowest level of messages to log", choices=_LOG_LEVELS)
 
 

@@ -119,8 +119,6 @@ async def _let_run() -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """A record on `timer-request`, as `core.wire.Record` has it."""
-
     key: bytes
     value: bytes
     offset: int
@@ -234,7 +232,6 @@ class InMemoryTimers:
         return offset
 
     def _put_schedule(self, name: bytes, value: bytes | None) -> None:
-        """Take a record of `timer-schedule`."""
         from kafka_timers.core.planning import Plans
 
         self._tick()
@@ -348,11 +345,9 @@ class _InMemoryAnswers(AnswerReader):
         self._answers.update({answer.offset: Answer.of(answer.reply(0)) for answer in answers})
 
     def lose(self, error: PublishError | AnswerError) -> None:
-        """Replace the last answer by *error*."""
         self._lost[max(self._answers)] = error
 
     async def answer(self, future: Future, publishing: Awaitable[tuple[int, int]], timeout_s: float) -> Answer:
-        """Return the answer to the record that *publishing* publishes."""
         _, offset = await publishing
         answer = self._answers.pop(offset)
         if (error := self._lost.pop(offset, None)) is not None:
@@ -376,23 +371,18 @@ class _InMemoryChannel:
         """Do nothing: there is no connection."""
 
     async def publish(self, key: bytes, value: bytes, name: bytes, headers: RecordHeaders = ()) -> tuple[int, int]:
-        """Return partition and offset of the record."""
         return 0, self._timers._accept(key, value)
 
     async def answers(self) -> AnswerReader:
-        """Return the reader of answers."""
         return self._answers
 
     async def read(self, request: str) -> Future | None:
-        """Return the Future of the request at partition:offset."""
         return self._timers._request(*map(int, request.split(":")))
 
     async def write_schedule(self, name: bytes, value: bytes | None) -> None:
-        """Write a record on `timer-schedule`."""
         self._timers._put_schedule(name, value)
 
     async def schedules(self, name: bytes | None) -> dict[bytes, bytes]:
-        """Return all values on `timer-schedule`, by id."""
         return dict(self._timers._schedules)
 
 

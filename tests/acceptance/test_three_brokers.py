@@ -27,7 +27,6 @@ from service import Service
 
 from kafka_timers import Outcome, TimerClient
 from kafka_timers.adapters import adapter_group
-from kafka_timers.adapters.passing import Outlet
 from kafka_timers.adapters.reader import AdapterReader
 from kafka_timers.broker import topics
 from kafka_timers.broker.cluster import Cluster
@@ -39,6 +38,7 @@ from kafka_timers.core.callbacks import Target
 from kafka_timers.core.wire import Future, Topics
 from kafka_timers.processes.worker import door_settings
 from kafka_timers.runtime.metrics import WorkerMetrics
+from kafka_timers.runtime.outlet import Outlet
 from kafka_timers.runtime.priority import PriorityGate
 from kafka_timers.settings import WorkerSettings
 

@@ -26,7 +26,7 @@ from patience import LIMIT_S
 from kafka_timers.adapters import DOORS
 from kafka_timers.adapters.commands import Parsed, SourceRecord
 from kafka_timers.adapters.lag import adapter_lags
-from kafka_timers.adapters.passing import Outlet, OwnedPartition
+from kafka_timers.adapters.passing import OwnedPartition
 from kafka_timers.adapters.reader import AdapterReader
 from kafka_timers.broker import producer as broker_producer
 from kafka_timers.broker.bounds import LogBounds
@@ -41,6 +41,7 @@ from kafka_timers.core.routing import partition_of
 from kafka_timers.core.wire import Future, Topics
 from kafka_timers.processes.worker import door_settings
 from kafka_timers.runtime.metrics import WorkerMetrics
+from kafka_timers.runtime.outlet import Outlet
 from kafka_timers.runtime.priority import PriorityGate
 from kafka_timers.settings import WorkerSettings
 

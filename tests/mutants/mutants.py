@@ -145,7 +145,7 @@ MUTANTS = [
     Mutant("a partition serves before it has read the log", "Owner._take_over", drop("reach")),
     Mutant(
         "after a fence the partition is taken over at once",
-        "Reaction.pause_s",
+        "_Reaction.pause_s",
         restate("if not self.pauses_s: return 0.0", "pauses_s", "1/2"),
     ),
     Mutant("a copy that asks for older records is not heard", "Owner._reckon_with", drop("_read_from")),
@@ -179,7 +179,7 @@ MUTANTS = [
         never("joins_by_writing"),
     ),
     # --- leaders of partitions ---------------------------------------------------------------------------------------
-    Mutant("a takeover writes no barrier", "Owner._bar", put("None", "barrier")),
+    Mutant("a takeover writes no barrier", "Owner._take_over", put("Barrier(None, None)", "barrier")),
     Mutant("the barrier is left in an open transaction", "_barrier_of", put("await _self.commit()", "abort")),
     Mutant("an end is believed of a leader without the barrier", "bounds.LogBounds.end", always("epoch")),
     Mutant(
@@ -401,7 +401,7 @@ MUTANTS = [
         "KafkaSender.begin",
         restate("_\nif self._producer.coordinator.identity[0] < 0: await self._producer.start()", "acquire"),
     ),
-    Mutant("doors have transactional ids in common", "passing.transactional_id", put("'.'", "/", "1/2")),
+    Mutant("doors have transactional ids in common", "outlet.transactional_id", put("'.'", "/", "1/2")),
     Mutant("partitions that were added are served", "served_partitions", boolean("0", "2/4")),
     Mutant("a partition that stands still is not told of", "health._partitions", never("LIMIT_S", "2/2")),
     # --- prebuilt callbacks ------------------------------------------------------------------------------------------

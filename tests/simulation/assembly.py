@@ -30,8 +30,8 @@ from kafka_timers.core.tick_clock import TickRead, tick_second
 from kafka_timers.core.wire import FORMAT, number_in
 from kafka_timers.runtime.log_reader import LogReader
 from kafka_timers.runtime.metrics import WorkerMetrics
+from kafka_timers.runtime.outlet import Outlet
 from kafka_timers.runtime.priority import PriorityGate
-from kafka_timers.runtime.rejecting import Rejects
 from kafka_timers.runtime.targets import TopicLookup
 from kafka_timers.runtime.ticks import TickReader
 from kafka_timers.settings import WorkerSettings
@@ -210,7 +210,7 @@ class Process:
             new_sender=lambda number: KafkaSender(configured, cluster, number, kafka.own),
             stores=self.stores,
             callback_topics=topics,
-            rejects=Rejects(kafka.own.rejected, own[kafka.own.rejected], kafka.own.requests, home),
+            outlet=Outlet(kafka.own.requests, home, kafka.own.rejected, own[kafka.own.rejected]),
             history=None,
             replies=replies,
             budget=ByteBudget(configured.arm_bytes),

@@ -19,7 +19,7 @@ from kafka_timers.core.wire import Future, Sealed
 from kafka_timers.runtime.metrics import WorkerMetrics
 from kafka_timers.testing import ManualClock
 from kafka_timers.worker.faults import FaultError, RequestLogError, StoreBehindError
-from kafka_timers.worker.follower import Follower, withdrawn_keys
+from kafka_timers.worker.follower import Follower
 from kafka_timers.worker.store import TimerStore
 from kafka_timers.worker.stores import StoreFolders
 
@@ -168,7 +168,7 @@ def test_fed_requests_are_stored_and_counted_and_reported(follow: Follow) -> Non
     assert (followed.offsets(), followed.partition.position, followed.partition.pending) == ([0], 4, 1)
     assert sorted(followed.topics.wanted) == ["callbacks", "other"]
     [changes] = followed.told
-    assert [parts_of(key) for key in withdrawn_keys(changes)] == [(100_000, 1)]
+    assert [parts_of(key) for key, mark in changes.marks.items() if mark] == [(100_000, 1)]
     assert [answer.offset for answer in changes.answers] == [2]
     assert (followed.count("requests"), followed.count("taken_back", how="cancelled")) == (2, 1)
     assert followed.follower.read_at_s == 0.0

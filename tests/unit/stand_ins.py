@@ -12,10 +12,9 @@ from kafka_timers.core.refused import Reason
 from kafka_timers.core.versions import Version
 from kafka_timers.core.wire import Future
 from kafka_timers.runtime.filling import BATCH_BYTES
-from kafka_timers.runtime.rejecting import Rejects
+from kafka_timers.runtime.outlet import Outlet
 from kafka_timers.testing import ManualClock
-from kafka_timers.worker.history import History
-from kafka_timers.worker.slices import Slice
+from kafka_timers.worker.slices import History, Slice
 
 SECOND = 1_800_000_000
 DUE_MS = SECOND * 1000
@@ -87,8 +86,6 @@ def slice_to(
     clock: Clock | None = None,
 ) -> Slice:
     """Return an empty slice of partition 3; the one topic known is `callbacks`."""
-    rejects = Rejects("timer-rejected", rejected, "timer-request", home)
+    outlet = Outlet("timer-request", home, "timer-rejected", rejected)
     limits = {"rows_max": rows_max, "bytes_max": bytes_max, "not_before_ms": not_before_ms}
-    return Slice(
-        3, new_batch, known or Known(callbacks=ROOMY), rejects, history, clock or ManualClock(wall_s), **limits
-    )
+    return Slice(3, new_batch, known or Known(callbacks=ROOMY), outlet, history, clock or ManualClock(wall_s), **limits)

@@ -41,7 +41,7 @@ def test_a_request_of_a_door_is_rejected_as_its_record_and_names_the_request(key
     assert Future.FromString(value).source.offset == offset
     refused = rejected_as(value)
     assert (refused.key, refused.value, refused.own) == (key, b"v", [("own", b"1"), ("null", None)])
-    told = rejection_in(refused.told)
+    told = rejection_in(refused.about)
     assert told == {
         "reason": b"topic-unknown",
         "topic": b"schedules",
@@ -60,7 +60,7 @@ def test_a_request_of_a_door_is_rejected_as_its_record_and_names_the_request(key
 def test_a_request_that_no_door_has_made_is_rejected_as_it_is(value: bytes) -> None:
     refused = rejected_as(value)
     assert (refused.key, refused.value, refused.own) == (b"1000", value, [])
-    told = rejection_in(refused.told)
+    told = rejection_in(refused.about)
     assert (refused_request(told, "timer-request"), "request" in told) == (b"5:7", False)
     assert refused_request(told, "other") is None
 
@@ -86,7 +86,7 @@ def test_parts_that_do_not_fit_are_left_out_headers_first(room: int) -> None:
 def test_it_is_sent_again_as_the_request_that_the_door_had_made() -> None:
     value = pack_future(tombstoneTopic=b"schedules", **FUTURE) + source_field("etf1", Record(b"vid1"))
     refused = rejected_as(value)
-    lying = Record(refused.key, refused.value, "timer-rejected", 0, 9, headers=refused.told)
+    lying = Record(refused.key, refused.value, "timer-rejected", 0, 9, headers=refused.about)
     shown = Rejected.of(lying)
     assert (shown.second, shown.due_ms, shown.callback_topic, shown.timer_id) == (1000, 1_000_250, "calls", "id")
     document = shown.document()

@@ -14,6 +14,7 @@ from kafka_timers.core.changes import Row
 from kafka_timers.core.keys import batch_key, count_of, is_batch, parts_of, row_key
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.refused import Reason
+from kafka_timers.core.verdicts import screened
 from kafka_timers.core.wire import Future, Header
 from kafka_timers.worker.slices import Slice
 
@@ -112,9 +113,10 @@ def test_the_key_of_a_batch_lies_behind_its_last_request_and_before_all_later_on
 
 
 def test_requests_that_are_none_are_known() -> None:
-    assert batches.futures_in(batches.framed([b"", Future(callBackTopic="a").SerializeToString()])) is not None
-    assert batches.futures_in(batches.framed([b"", b"\xff"])) is None
-    assert batches.futures_in(batches.framed([b"\x0a\x01\xff"])) is None  # no UTF-8
+    good = Future(callBackTopic="a").SerializeToString()
+    assert screened([good], 0, 1) is not None
+    assert screened([good, b"\xff"], 0, 1) is None
+    assert screened([good, b"\x0a\x01\xff"], 0, 1) is None  # no UTF-8
     with pytest.raises(DecodeError):
         batches.requests_in([b"\xff"])
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from itertools import product
 
-from kafka_timers.adapters import reader
 from kafka_timers.core.wire import instance_name
+from kafka_timers.runtime.outlet import transactional_id
 from kafka_timers.worker.sender import transactional_ids
 
 # Prefixes that could be taken for something else.
@@ -27,7 +27,7 @@ def test_an_instance_of_its_own_has_ids_of_its_own() -> None:
 def test_a_door_of_an_instance_of_its_own_has_ids_of_its_own() -> None:
     topics = [*words("a.0", 1, 3), *LONG]
     doors = product([*words("a.0", 0, 3), *LONG], ("door.a", "door.0", "planner"), topics, (0, 10))
-    ids = [reader.transactional_id(*door) for door in doors]
+    ids = [transactional_id(*door) for door in doors]
     owners = [name for prefix in LONG for name in transactional_ids(prefix, 0)]
     assert len(ids) > 10_000
     assert len(ids) + len(owners) == len({*ids, *owners})
@@ -36,5 +36,5 @@ def test_a_door_of_an_instance_of_its_own_has_ids_of_its_own() -> None:
 def test_ids_begin_with_the_prefix_that_acls_grant() -> None:
     assert transactional_ids("", 3) == ("kafka-timers.3", "kafka-timers.3/2")
     assert transactional_ids("eu.", 3) == ("eu.kafka-timers.3", "eu.kafka-timers.3/2")
-    assert reader.transactional_id("", "door.etf1", "schedules", 3) == "kafka-timers.door.etf1/schedules/3"
-    assert reader.transactional_id("eu.", "planner", "their.own", 3) == "eu.kafka-timers.planner/their.own/3"
+    assert transactional_id("", "door.etf1", "schedules", 3) == "kafka-timers.door.etf1/schedules/3"
+    assert transactional_id("eu.", "planner", "their.own", 3) == "eu.kafka-timers.planner/their.own/3"

@@ -151,7 +151,10 @@ class Owner:
             if "reconcile" not in off:
                 before = reconcile.unreconciled(now, local)
                 marks = {key: mark for key, mark in self.disk.marks.items() if key < before}
-                rows, has_ids = self.disk.raw_rows(b"", before), bool(self.disk.known)
+                rows, has_ids = (
+                    [row for row in sorted(self.disk.data.items()) if row[0] < before],
+                    bool(self.disk.known),
+                )
                 self.write(reconcile.reconcile(now, rows, marks, self.disk.versions, has_ids=has_ids))
         else:
             self.disk = MemoryStore()
@@ -950,11 +953,10 @@ SHORT = Terms(memory_s=MEMORY_S, stale_s=STALE_S, is_forgetful=True)
 @contextmanager
 def shortened(terms: Terms) -> Iterator[None]:
     """Have two offsets to a chunk, so that ten requests have several, and hours last seconds where *terms* say so."""
-    from kafka_timers.core import versions
 
     places = [(backlog, "CHUNK_BITS", 1)]
     if terms.is_forgetful:
-        places += [*_TIMES, (versions, "_MINUTE_S", 1)]
+        places += [*_TIMES, (decisions, "_MINUTE_S", 1)]
     before = [(module, name, getattr(module, name)) for module, name, _ in places]
     try:
         for module, name, value in places:

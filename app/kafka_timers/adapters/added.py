@@ -13,12 +13,13 @@ from aiokafka import TopicPartition
 
 from kafka_timers.adapters import added_group
 from kafka_timers.adapters.commands import Parsed, SourceRecord
-from kafka_timers.adapters.passing import DoorSettings, Outlet, OwnedPartition, Passing
+from kafka_timers.adapters.passing import DoorSettings, OwnedPartition, Passing
 from kafka_timers.adapters.reader import AdapterReader
 from kafka_timers.clock import Clock
 from kafka_timers.core.refused import Reason
 from kafka_timers.core.wire import reject_headers
 from kafka_timers.runtime.metrics import WorkerMetrics
+from kafka_timers.runtime.outlet import Outlet
 from kafka_timers.runtime.priority import PriorityGate
 from kafka_timers.runtime.rejecting import Headers
 

@@ -1,4 +1,4 @@
-"""State of the partitions that an adapter reads, and the topics that it writes to."""
+"""State of the partitions that an adapter reads."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -9,11 +9,9 @@ from kafka_timers.adapters.ending import Ending
 from kafka_timers.adapters.source import SourceLog
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.producer import Producer
-from kafka_timers.core.callbacks import Target
-from kafka_timers.core.wire import instance_name
-from kafka_timers.runtime.filling import BATCH_BYTES, Ready
+from kafka_timers.runtime.filling import Ready
 
-__all__ = ["DoorSettings", "Outlet", "OwnedPartition", "Passing", "transactional_id"]
+__all__ = ["DoorSettings", "OwnedPartition", "Passing"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,21 +28,6 @@ class DoorSettings:
     door_require_caller: bool
     door_caller_limit: int
     door_grace_s: int
-
-
-@dataclass(frozen=True, slots=True)
-class Outlet:
-    """Names of the topics for requests and for refused records, and the limits of the two topics."""
-
-    requests: str
-    requests_take: Target
-    rejected: str
-    rejected_takes: Target
-
-    @property
-    def batch_bytes(self) -> int:
-        """Return the size limit of a batch in bytes. A larger batch has a single record."""
-        return min(BATCH_BYTES, self.requests_take.batch_bytes_max, self.rejected_takes.batch_bytes_max)
 
 
 @dataclass(slots=True)
@@ -74,13 +57,3 @@ class Passing:
     tombstones: list[Ready] = field(default_factory=list)
     made: int = 0
     refused: Counter[StrEnum] = field(default_factory=Counter)
-
-
-def transactional_id(prefix: str, reader: str, topic: str, partition: int) -> str:
-    """
-    Return the transactional id for reading *partition* of *topic*. It begins with the name of the instance and a dot.
-
-    Different arguments give different ids, because no topic has a slash in its name. *reader* is `planner`, or `door.`
-    and the name of the door.
-    """
-    return f"{instance_name(prefix)}.{reader}/{topic}/{partition}"

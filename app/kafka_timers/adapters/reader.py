@@ -41,7 +41,7 @@ from kafka_timers.adapters.commands import (
 from kafka_timers.adapters.countdown import Callers
 from kafka_timers.adapters.ending import Ending
 from kafka_timers.adapters.headers import names_of, parser_of
-from kafka_timers.adapters.passing import DoorSettings, Outlet, OwnedPartition, Passing, transactional_id
+from kafka_timers.adapters.passing import DoorSettings, OwnedPartition, Passing
 from kafka_timers.adapters.source import SourceLog
 from kafka_timers.broker import codes
 from kafka_timers.broker.bounds import LogBounds
@@ -57,6 +57,7 @@ from kafka_timers.core.wire import REJECT_PREFIX, reject_headers
 from kafka_timers.errors import TopicsError
 from kafka_timers.runtime.filling import Filling, Ready
 from kafka_timers.runtime.metrics import WorkerMetrics
+from kafka_timers.runtime.outlet import Outlet, transactional_id
 from kafka_timers.runtime.priority import PriorityGate
 from kafka_timers.runtime.rejecting import Headers, Refused, fitted
 from kafka_timers.runtime.shared_topic import SharedTopic

@@ -27,9 +27,7 @@ from kafka_timers.core.partition import Partition
 from kafka_timers.core.refused import Reason, pack_forwarded, pack_refused
 from kafka_timers.core.verdicts import Ask, Cancel, Screened, SendOn, Verdict, dues_of, judged, screened, timer_record
 from kafka_timers.core.versions import Decided, KnownFromError, TimerRecord, Version
-from kafka_timers.core.wire import Future, Record, is_far, unframed
-
-__all__ = ["IN_TIME", "LATE", "Accepted", "Lookup", "accept"]
+from kafka_timers.core.wire import Record, is_far, unframed
 
 # Dispositions of a copy of a far request that is not dropped.
 IN_TIME, LATE = "in time", "late"
@@ -47,13 +45,10 @@ class Accepted:
         count: number of records that were accepted; the next one cannot be decided yet.
         rows: rows to keep, one for each record or each batch of them.
         offsets: offsets under which all kept records count as pending, ascending.
-        refused: number of refused requests, by reason.
         far: offsets of the requests that are left to the lake.
         cancels: offsets of the cancels.
         copies: number of copies of far requests, by disposition: `IN_TIME`, `LATE` or `Dropped`.
         copies_lead_s: seconds from append to due, summed over the copies that are kept.
-        topics: callback topics of the kept requests.
-        decided: decisions about timer ids and copies.
         faults: records on which this code has failed, and the exceptions.
     """
 
@@ -79,8 +74,6 @@ def accept(records: Sequence[Record], partition: Partition, partitions: int, loo
 
     Args:
         records: records of this partition, offsets ascending.
-        partition: decides the key of each row.
-        partitions: number of partitions.
         lookup: knows the records before these.
 
     Raises:
@@ -117,11 +110,7 @@ class _Judgement(NamedTuple):
     A record that was judged by itself.
 
     Attributes:
-        record: the record.
-        verdict: what it asks for, or why it is refused.
         named: the record for the decisions, if it has a timer id or is a copy.
-        topic: topic of its callback.
-        is_far: whether it is a request that is left to the lake.
         key: key of a request that is kept; None if it is done.
     """
 
@@ -147,18 +136,15 @@ def _judge(record: Record, partition: Partition, partitions: int, faults: dict[i
         # A copy that is done may be followed by another copy of the same original.
         if future.timerId or is_copy:
             named = timer_record(future, due_ms, record, partition.number, far=is_left)
-        key = None if is_left else partition.place(due_ms, *_name_of(record, future))
+        offset, copied = record.offset, None
+        if is_copy:
+            # A copy keeps the name of its original.
+            offset, copied = future.copy.offset, Copied(record.offset, future.copy.decidedOffset)
+        key = None if is_left else partition.place(due_ms, offset, copied)
         return _Judgement(record, verdict, named, Shown.of(future).topic, is_left, key)
     except Exception as error:
         faults[record.offset] = error
         return _Judgement(record, Reason.UNREADABLE)
-
-
-def _name_of(record: Record, future: Future) -> tuple[int, Copied | None]:
-    """Return the offset that names a request, and what its key tells of a copy."""
-    if not future.HasField("copy"):
-        return record.offset, None
-    return future.copy.offset, Copied(record.offset, future.copy.decidedOffset)
 
 
 # --- decide ----------------------------------------------------------------------------------------------------------
@@ -252,12 +238,8 @@ class _Usual(NamedTuple):
     Records of which none can be refused, late or dropped.
 
     Attributes:
-        records: all of them.
         due: due in UNIX milliseconds of the requests that stay here, by key.
-        passed: their Futures.
         requests: the requests that stay here; the others are cancels, or left to the lake.
-        cancels: offsets of the cancels.
-        far: offsets of the requests that are left to the lake.
         named: those with a timer id, for the decisions.
     """
 
@@ -303,45 +285,40 @@ def _usual(records: Sequence[Record], partition: Partition, partitions: int) -> 
 
 
 def _place_at_once(usual: _Usual, decided: Decided) -> Accepted:
-    requests, extras = usual.requests, usual.passed.extras
+    extras = usual.passed.extras
     plain, has_ids = not extras.ListFields(), extras.HasField("timerId")
-    offsets = [record.offset for record in requests]
     rows: list[Row] = []
-    if len(usual.due) == 1:
-        [due_ms] = usual.due.values()
-        framed = usual.passed.framed
-        if len(requests) < len(usual.records):
-            framed = batches.framed([record.value or b"" for record in requests])
-        batch = batches.pack(framed, offsets, plain=plain, named=has_ids)
-        rows.append((batch_key(due_ms, offsets[-1], len(offsets)), batch))
-    elif requests:
-        rows = _by_due(requests, usual.due, plain=plain, named=has_ids)
+    for due_ms, (values, offsets) in _by_due(usual).items():
+        if len(offsets) == 1 < len(usual.due):
+            rows.append((row_key(due_ms, offsets[0]), values[0]))
+        else:
+            framed = batches.framed(values) if values else usual.passed.framed
+            batch = batches.pack(framed, offsets, plain=plain, named=has_ids)
+            rows.append((batch_key(due_ms, offsets[-1], len(offsets)), batch))
     return Accepted(
         len(usual.records),
         rows,
-        offsets,
+        [record.offset for record in usual.requests],
         far=usual.far,
         cancels=usual.cancels,
-        topics=usual.passed.topics if requests else set(),
+        topics=usual.passed.topics if usual.requests else set(),
         decided=decided,
     )
 
 
-def _by_due(requests: Sequence[Record], due: Mapping[bytes | None, int], *, plain: bool, named: bool) -> list[Row]:
-    """Return rows for *requests*, one row for all that are due at one moment."""
+def _by_due(usual: _Usual) -> dict[int, tuple[list[bytes], list[int]]]:
+    """Return values and offsets of the requests that stay here, by due; no values if these are all of the records."""
+    requests, due = usual.requests, usual.due
+    if len(due) == 1:
+        is_all = len(requests) == len(usual.records)
+        values = [] if is_all else [record.value or b"" for record in requests]
+        return dict.fromkeys(due.values(), (values, [record.offset for record in requests]))
     parts: dict[int, tuple[list[bytes], list[int]]] = {due_ms: ([], []) for due_ms in due.values()}
     for record in requests:
         part = parts[due[record.key]]
         part[0].append(record.value or b"")
         part[1].append(record.offset)
-    rows = []
-    for due_ms, (values, offsets) in parts.items():
-        if len(offsets) == 1:
-            rows.append((row_key(due_ms, offsets[0]), values[0]))
-        else:
-            batch = batches.pack(batches.framed(values), offsets, plain=plain, named=named)
-            rows.append((batch_key(due_ms, offsets[-1], len(offsets)), batch))
-    return rows
+    return parts
 
 
 def _far_among(requests: Sequence[Record], due: Mapping[bytes | None, int], horizon_s: int) -> set[int]:

@@ -70,7 +70,6 @@ class Tally:
     Computes new counts of some chunks without changing the backlog.
 
     Args:
-        backlog: the counts as they are.
         now_ms: UNIX milliseconds; nothing needs to be remembered until then or earlier.
 
     Attributes:

@@ -24,8 +24,6 @@ from cronsim import CronSim, CronSimError
 
 from kafka_timers.errors import ScheduleError
 
-__all__ = ["TZDATA_VERSION", "CronTimes", "Gap", "Overlap", "Zone", "zone_of"]
-
 # Of the data by which zones are judged, such as 2025b.
 TZDATA_VERSION: str = tzdata.IANA_VERSION
 
@@ -55,7 +53,7 @@ class Overlap(Enum):
     BOTH = auto()
 
 
-class Change(NamedTuple):
+class _Change(NamedTuple):
     """A change of a zone's offset: the first UNIX second of the new one, and both offsets in seconds."""
 
     at: int
@@ -63,36 +61,30 @@ class Change(NamedTuple):
     after: int
 
 
-class Zone:
-    """
-    A time zone of the package tzdata.
-
-    Attributes:
-        name: as IANA has it.
-        info: for datetimes.
-    """
+class _Zone:
+    """A time zone of the package tzdata."""
 
     def __init__(self, name: str, info: ZoneInfo) -> None:
         self.name = name
         self.info = info
-        self._of_year: dict[int, list[Change]] = {}
+        self._of_year: dict[int, list[_Change]] = {}
 
     def offset(self, second: int) -> int:
         """Return by how many seconds local time is ahead of UTC at a UNIX second."""
-        told = datetime.fromtimestamp(second, self.info).utcoffset() or timedelta()
-        return told.days * 86_400 + told.seconds
+        offset = datetime.fromtimestamp(second, self.info).utcoffset() or timedelta()
+        return offset.days * 86_400 + offset.seconds
 
-    def last_change(self, second: int) -> Change | None:
+    def last_change(self, second: int) -> _Change | None:
         """Return the last change at or before *second* that is less than two days old."""
         near = [change for change in self._between(second - 2 * 86_400, second) if change.at <= second]
         return near[-1] if near else None
 
-    def next_change(self, after: int, until: int) -> Change | None:
+    def next_change(self, after: int, until: int) -> _Change | None:
         """Return the first change later than *after*, and at *until* or before."""
         return next((change for change in self._between(after, until) if after < change.at <= until), None)
 
-    def _between(self, first: int, last: int) -> "list[Change]":
-        found: list[Change] = []
+    def _between(self, first: int, last: int) -> "list[_Change]":
+        found: list[_Change] = []
         for year in range(_year_of(first), _year_of(last) + 1):
             if year not in self._of_year:
                 self._of_year[year] = self._changes(year)
@@ -101,13 +93,13 @@ class Zone:
                 break
         return found
 
-    def _changes(self, year: int) -> list[Change]:
+    def _changes(self, year: int) -> list[_Change]:
         first, last = (int(datetime(each, 1, 1, tzinfo=UTC).timestamp()) for each in (year, year + 1))
         found, before = [], self.offset(first - 1)
         for end in range(first + _STEP_S - 1, last, _STEP_S):
             if (after := self.offset(end)) != before:
                 at = bisect_right(range(end - _STEP_S, end + 1), False, key=lambda each: self.offset(each) != before)
-                found.append(Change(end - _STEP_S + at, before, after))
+                found.append(_Change(end - _STEP_S + at, before, after))
                 before = after
         return found
 
@@ -118,15 +110,14 @@ class CronTimes:
 
     Args:
         expression: five fields, or six of which the first one is the second; as the package cronsim reads them.
-        zone: time zone in which it is read.
-        gap: see `Gap`.
-        overlap: see `Overlap`.
 
     Raises:
         ScheduleError: the expression is none, or never has a run.
     """
 
-    def __init__(self, expression: str, zone: Zone, gap: Gap = Gap.DEFAULT, overlap: Overlap = Overlap.DEFAULT) -> None:
+    def __init__(
+        self, expression: str, zone: _Zone, gap: Gap = Gap.DEFAULT, overlap: Overlap = Overlap.DEFAULT
+    ) -> None:
         fields = expression.split()
         try:
             if len(expression) > _EXPRESSION_MAX:
@@ -228,7 +219,7 @@ class CronTimes:
 
 
 @lru_cache(maxsize=1_000)
-def zone_of(name: str) -> Zone:
+def zone_of(name: str) -> _Zone:
     """
     Return the zone *name*, such as Europe/Paris.
 
@@ -241,7 +232,7 @@ def zone_of(name: str) -> Zone:
             field="cron.zone",
         )
     with resources.files("tzdata").joinpath("zoneinfo", *name.split("/")).open("rb") as file:
-        return Zone(name, ZoneInfo.from_file(file, key=name))
+        return _Zone(name, ZoneInfo.from_file(file, key=name))
 
 
 @lru_cache(maxsize=1)

@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 
 from kafka_timers.errors import ChainError
 
-__all__ = ["Day", "PublishedDay", "days_in"]
-
 
 class Day(NamedTuple):
     """
@@ -20,7 +18,6 @@ class Day(NamedTuple):
 
     Attributes:
         seals: number of seals, slices included.
-        sha256: hash over them.
     """
 
     seals: int
@@ -37,9 +34,7 @@ class PublishedDay(NamedTuple):
     A line of the published file.
 
     Attributes:
-        partition: partition of `timer-sealed`.
         date: date of the day, as 2030-01-31.
-        day: see `Day`.
     """
 
     partition: int

@@ -78,8 +78,6 @@ class Changes:
     The changes of one step.
 
     Attributes:
-        head: the progress afterwards.
-        removed: keys of rows to remove.
         rows: rows to add, after the removals.
         drop_before: all rows and marks below this key go; nothing else in this step touches them.
         marks: marks by the key of the request; None removes a mark.
@@ -89,9 +87,7 @@ class Changes:
         last: offset of the last record that `expiring` follows from.
         answers: answers to records with timer ids, to be kept until a seal covers them.
         answered_before: answers to records below this offset have been sent.
-        counts: new counts of chunks.
         ignored: offsets of requests whose condition does not hold, and their due in UNIX milliseconds.
-        unignored: offsets of such requests that no longer matter.
     """
 
     head: Head

@@ -1,8 +1,4 @@
-"""
-The requests that leave a partition in one transaction, as its seal describes them.
-
-Pure.
-"""
+"""The requests that leave a partition in one transaction, as its seal describes them."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -23,10 +19,7 @@ class Contents:
         offsets: offsets of all of them, in the order of sending.
         rejected: those of the offsets that go to `timer-rejected` instead of their callback topic.
         forwarded: those of the rejected offsets that are sent on to the partition of their timer id instead.
-        named: whether any of them has a timer id.
-        late: number of late requests.
         copies: of each copy among them its offset, and the offset under which it counts as pending.
-        through: highest key.
     """
 
     offsets: list[int] = field(default_factory=list)

@@ -32,9 +32,12 @@ from kafka_timers.core.versions import (
     Withdrawn,
     cancel_name,
 )
-from kafka_timers.core.wire import COPY_STALE_S, ID_MEMORY_MS, Condition, Reply
+from kafka_timers.core.wire import COPY_STALE_S, ID_MEMORY_MS, Condition, Reply, is_far
 
 Known = MutableMapping[bytes, Version | None]
+
+# Requests that are read together are due in many different seconds, but in few different minutes.
+_MINUTE_S = 60
 
 
 def true_by_now(answer: Answer, partition: Partition) -> Answer:
@@ -165,9 +168,20 @@ def _keep(
         if from_s * 1000 <= _now_ms(record, partition) - ID_MEMORY_MS:
             kept = None
         else:
-            out.keep(record.timer_id, kept, from_s)
+            _know(record.timer_id, kept, from_s, out)
     if kept is not before or record.condition:
         known[record.timer_id] = out.versions[record.timer_id] = kept
+
+
+def _know(name: bytes, version: Version, from_s: int, out: Decided) -> None:
+    """Keep *version* of *name* for an hour from the UNIX second *from_s* on."""
+    out.versions[name] = version
+    minute = from_s - from_s % _MINUTE_S + _MINUTE_S
+    expiring = out.expiring.get(minute)
+    if expiring is None:
+        expiring = out.expiring[minute] = ([], [])
+    expiring[0].append(name)
+    expiring[1].append(version.made_at)
 
 
 def _now_ms(record: TimerRecord, partition: Partition) -> int:
@@ -181,7 +195,6 @@ def _now_ms(record: TimerRecord, partition: Partition) -> int:
 
 
 def _holds(record: TimerRecord, before: Version | None, effect: Effect | None, partition: Partition) -> bool:
-    """Tell whether the condition of *record* holds."""
     if record.offset in partition.ignored:
         return False
     if record.condition == Condition.IF_ABSENT:
@@ -225,7 +238,7 @@ def _remember_cancel(record: TimerRecord, known: Known, partition: Partition, ou
     first_ms = record.first_ms if record.first else record.appended_ms
     name, cancel = cancel_name(record.timer_id), Version(first_ms, record.offset, cancelled=True)
     known[name] = cancel
-    out.keep(name, cancel, appended_ms // 1000)
+    _know(name, cancel, appended_ms // 1000, out)
     out.remember.append((record.offset, appended_ms))
 
 
@@ -252,7 +265,10 @@ def _decide_copy(record: TimerRecord, original: Original, known: Known, partitio
     why: Dropped | None = None
     if appended_s - original.decided_s > COPY_STALE_S:
         why = Dropped.STALE
-    elif partition.holds_original(record.due_ms, original.offset, original.appended_s):
+    elif original.offset >= partition.horizon_from and not is_far(
+        record.due_ms // 1000, original.appended_s, partition.horizon_s
+    ):
+        # These owners keep, or have kept, the original: the lake's horizon is shorter than theirs.
         why = Dropped.HELD
     elif original.decided < partition.head.known_from:
         raise KnownFromError(original.decided)
@@ -267,11 +283,11 @@ def _decide_copy(record: TimerRecord, original: Original, known: Known, partitio
     # it.
     version = Version(record.due_ms, original.offset, copied=Copied(record.offset, original.decided))
     known[original.name] = version
-    out.keep(original.name, version, appended_s)
+    _know(original.name, version, appended_s, out)
     # A later record of the id stays the last one if it was made after this request's second had begun.
     stays = before is not None and before.offset != original.offset < before.latest
     if record.timer_id and not stays:
         known[record.timer_id] = version
-        out.keep(record.timer_id, version, max(version.second, appended_s))
+        _know(record.timer_id, version, max(version.second, appended_s), out)
         if partition.is_done(version):
             out.remember.append((original.decided, version.second * 1000))

@@ -22,8 +22,6 @@ from kafka_timers.core.callbacks import Shown
 from kafka_timers.core.sums import SEED
 from kafka_timers.core.wire import EXPIRY_HEADER, ID_HEADER, REQUEST_HEADER, TOKEN_HEADER, Future, callback_headers
 
-__all__ = ["callback_hash", "callback_hash_of", "plain_hashes", "signed", "tombstone_hash"]
-
 _UNNAMED = b""
 _TOKEN, _ID = TOKEN_HEADER.encode(), ID_HEADER.encode()
 _TOKEN_SIZE, _ID_SIZE = len(_TOKEN), len(_ID)
@@ -64,10 +62,7 @@ def plain_hashes(
     The numbers have 64 bits and no sign. This is ten times faster, since nearly all of it runs in C.
 
     Args:
-        futures: the Futures of requests.
-        seconds: the seconds in which they are due.
         ids: their timer ids; empty if none has one.
-        have_tokens: whether any of them has a token.
     """
     keys = list(map(str.encode, map(attrgetter("callBackKey"), futures)))
     values = map(attrgetter("callBack"), futures)

@@ -1,14 +1,8 @@
-"""
-Durations as people and other programs write them.
-
-Pure.
-"""
+"""Durations as people and other programs write them."""
 
 import math
 import re
 from fractions import Fraction
-
-__all__ = ["delay_ms_of"]
 
 _UNITS_MS = {"w": 604_800_000, "d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
 _NUMBER = r"[0-9]{1,9}(?:\.[0-9]{1,9})?"

@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from kafka_timers.core.changes import Head
 from kafka_timers.core.wire import ID_MEMORY_MS
 
-__all__ = ["named_of", "unnamed_of"]
-
 # Each seal names the ignored requests that still wait. Above this number the oldest are forgotten, and would fire if a
 # worker without a store read the log again.
 IGNORED_MAX = 10_000
@@ -30,9 +28,7 @@ def unnamed_of(ignored: Mapping[int, int], head: Head, restore_from: int) -> lis
     it may be read again.
 
     Args:
-        ignored: as in `Partition`.
         head: the progress once the seal is durable.
-        restore_from: `restore_from` of the seal.
     """
     gone = [
         at

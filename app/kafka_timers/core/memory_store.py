@@ -24,11 +24,7 @@ class MemoryStore:
 
     Attributes:
         head: the progress of the partition; None before the first step.
-        data: rows by key.
-        marks: marks of requests that do not fire, by key.
-        known: the version of each timer id.
         answers: answers that no seal covers yet, by the offset of the record that they answer.
-        counts: counts of all chunks that have any.
         ignored: offsets of requests whose condition did not hold, and their due.
     """
 
@@ -69,13 +65,10 @@ class MemoryStore:
 
     def rows(self, start: bytes, before: bytes) -> Iterator[Row]:
         """Yield (key, value) with *start* <= key < *before*, in order, without the requests that were withdrawn."""
-        rows = [(key, self.data[key]) for key in self._between(start, before)]
+        first, last = bisect_left(self._keys, start), bisect_left(self._keys, before)
+        rows = [(key, self.data[key]) for key in self._keys[first:last]]
         marked = sorted(key for key in self.marks if start <= key < before)
         return batches.without(rows, iter(marked)) if marked else iter(rows)
-
-    def raw_rows(self, start: bytes, before: bytes) -> list[Row]:
-        """Return the rows of `rows`, with the requests that were withdrawn."""
-        return [(key, self.data[key]) for key in self._between(start, before)]
 
     def count_withdrawn(self, start: bytes, before: bytes) -> tuple[int, int]:
         """Return how many requests with *start* <= key < *before* were cancelled, and how many were superseded."""
@@ -95,9 +88,6 @@ class MemoryStore:
                 # If a later record is known, that one is kept.
                 if version and version.made_at == offset:
                     del self.known[name]
-
-    def _between(self, start: bytes, before: bytes) -> list[bytes]:
-        return self._keys[bisect_left(self._keys, start) : bisect_left(self._keys, before)]
 
     def _remove(self, keys: Sequence[bytes]) -> None:
         for key in keys:

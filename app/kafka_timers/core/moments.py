@@ -1,8 +1,4 @@
-"""
-Convert points in time, as callers give them, to UNIX milliseconds.
-
-Pure.
-"""
+"""Convert points in time, as callers give them, to UNIX milliseconds."""
 
 import math
 import re
@@ -11,8 +7,6 @@ from datetime import UTC, datetime, timedelta
 from kafka_timers.core.keys import FIRST_MS
 from kafka_timers.core.wire import SECOND_LIMIT
 from kafka_timers.errors import WhenError
-
-__all__ = ["moment_after", "moment_at", "moment_of", "second_of", "when_of"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -55,7 +49,6 @@ def moment_after(delay: timedelta | float, now_s: float) -> int:
 
     Args:
         delay: a timedelta or seconds; 0 is now.
-        now_s: UNIX seconds.
 
     Raises:
         WhenError: *delay* is neither, is not a finite number, is negative, or ends after the year 5138.

@@ -11,6 +11,7 @@ below a seal's snapshot were read before its scan, all others after it.
     14      17 s      second 30      13, behind the snapshot: read too late   pending
 """
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -29,8 +30,6 @@ from kafka_timers.core.verdicts import Ask, Cancel, SendOn, Verdict, judged
 from kafka_timers.core.versions import Answer
 from kafka_timers.core.wire import Future, Record, Reply, Sealed, future_from, is_complete, unframed
 from kafka_timers.errors import WireError
-
-__all__ = ["Outcome", "State", "outcomes_of", "records_of", "uncertain", "with_rejected"]
 
 
 class State(StrEnum):
@@ -69,10 +68,6 @@ class Outcome:
         offset: offset on `timer-request`; for a timer that came back from the lake, the offset of its original.
         appended_ms: UNIX milliseconds at which the broker appended it.
         due_ms: UNIX milliseconds of the timer; None for a cancel, and for a request that no worker accepts.
-        cancel: whether it is a cancel.
-        topic: topic of the callback.
-        key: key of the callback.
-        state: state of the record.
         reason: why it was refused; empty otherwise.
         by: offset of the record that withdrew it in time; None if none did.
         copied_at: offset of the copy from the lake that workers took; None if they took none.
@@ -101,9 +96,7 @@ _OF_A_CANCEL: dict[int, State] = {Reply.CANCELLED: State.CANCELLED, Reply.TOO_LA
 _WITHDRAWN: dict[int, State] = {Reply.CANCELLED: State.CANCELLED, Reply.MOVED: State.MOVED}
 
 
-class _Kept(NamedTuple):
-    """A record that asks for an answer, so that the decision about it can be seen."""
-
+class _Asking(NamedTuple):
     key: bytes | None
     value: bytes | None
     offset: int
@@ -138,8 +131,6 @@ def uncertain(records: Sequence[Record], partition: int, partitions: int) -> lis
 
     Args:
         records: records of one timer id, offsets ascending.
-        partition: their partition.
-        partitions: number of partitions.
     """
     dues: list[int] = []
     before_ms = 0
@@ -168,8 +159,6 @@ def outcomes_of(
         records: all records of one timer id from some offset on, offsets ascending. Copies belong to their originals.
         seals: seals of the partition, in the order of the log: the last ones, and those that cover the dues of
             `uncertain`. A missing one in between changes nothing else.
-        partition: partition of the records and seals.
-        partitions: number of partitions.
         whole: whether *records* are all records that the id has ever had. If not, a conditional request may replace one
             that lies before them. Such a request stands, unless it came within an hour of the last seal or that seal
             says otherwise: no request that was replaced within an hour is below `restore_from`.
@@ -220,26 +209,25 @@ class _History:
         self._copied: set[int] = set()
 
     def live(self, records: Sequence[Record]) -> list[Outcome]:
-        left = list(records)
-        futures = (future_from(record.value or b"") for record in left)
-        self._copied = {future.copy.offset for future in futures if future.HasField("copy")}
+        left = deque((record, future_from(record.value or b"")) for record in records)
+        self._copied = {future.copy.offset for _, future in left if future.HasField("copy")}
         for seal in self._seals:
             if seal.end_ms < self._partition.sealed_ms:
                 continue
-            while left and left[0].offset < seal.fence:
-                self._read(left.pop(0))
+            while left and left[0][0].offset < seal.fence:
+                self._read(*left.popleft())
             self._seal(seal)
-        for record in left:
-            self._read(record)
+        for record, future in left:
+            self._read(record, future)
         return list(self._outcomes.values())
 
-    def _read(self, record: Record) -> None:
+    def _read(self, record: Record, future: Future) -> None:
         value = record.value or b""
         # Keep a schema registry's framing, since it may be the reason for a refusal.
         framing = value[: len(value) - len(unframed(value))]
-        future = future_from(value)
+        # With an answer, so that the decision about it can be seen.
         future.replyTopic = future.replyTopic or "-"
-        asking = _Kept(record.key, framing + future.SerializeToString(), record.offset, record.timestamp)
+        asking = _Asking(record.key, framing + future.SerializeToString(), record.offset, record.timestamp)
         self._partition.horizon_s = self._horizon_s_for(record.offset, future)
         accepted = accept([asking], self._partition, self._partitions, self._store.versions)
         verdict = judged(asking, self._number, self._partitions)

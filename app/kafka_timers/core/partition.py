@@ -40,7 +40,7 @@ from kafka_timers.core.keys import FIRST_MS, Copied, first_key, late_key, row_ke
 from kafka_timers.core.sums import ReadSums, fired_digest_of
 from kafka_timers.core.takeover import start_of
 from kafka_timers.core.versions import Decided, Effect, Version
-from kafka_timers.core.wire import FORMAT, ID_MEMORY_MS, Sealed, is_complete, is_far
+from kafka_timers.core.wire import FORMAT, ID_MEMORY_MS, Sealed, is_complete
 
 
 class Partition:
@@ -48,13 +48,10 @@ class Partition:
     The state of one partition.
 
     Args:
-        number: number of the partition.
         horizon_s: requests due more seconds than this after their append are left to the lake; 0 leaves none.
         format: format of the seals that this owner writes, which every member of the group can read.
 
     Attributes:
-        head: the progress of the partition.
-        backlog: the counts of pending requests.
         horizon_from: offset from which on all owners have used this horizon.
         ignored: offsets of requests whose condition did not hold, and their due in UNIX milliseconds; 0 if the request
             has not been read.
@@ -193,7 +190,6 @@ class Partition:
         snapshot of the scan that covers the request. Seals and requests alone decide this.
 
         Args:
-            before: the earlier request.
             by: offset of the record, a cancel or a request.
             appended_ms: UNIX milliseconds at which the broker appended the record.
         """
@@ -211,19 +207,6 @@ class Partition:
             return Effect.TOO_LATE if scan.through else Effect.UNDECIDED
         return Effect.WITHDRAWS
 
-    def holds_original(self, due_ms: int, offset: int, appended_s: int) -> bool:
-        """
-        Tell whether this partition's owners keep, or have kept, the original of a copy.
-
-        That happens if the lake's horizon is shorter than the workers'.
-
-        Args:
-            due_ms: due of the original.
-            offset: offset of the original.
-            appended_s: UNIX second of its append.
-        """
-        return offset >= self.horizon_from and not is_far(due_ms // 1000, appended_s, self.horizon_s)
-
     def has_replaced(self, offset: int, appended_ms: int) -> bool:
         """
         Tell whether a conditional request stands because it has replaced another one that was not read.
@@ -233,7 +216,6 @@ class Partition:
 
         Args:
             offset: offset of the request, which is not among the `ignored` ones.
-            appended_ms: UNIX milliseconds of its append.
         """
         hour_is_over = appended_ms // 1000 * 1000 + ID_MEMORY_MS <= self.newest_ms
         return offset < self.replaced_below and hour_is_over
@@ -261,9 +243,7 @@ class Partition:
 
         Args:
             position: offset up to which it has been read.
-            rows: rows to keep of the new records.
             offsets: offsets under which these count as pending, ascending.
-            decided: the other decisions about the records.
             read: sums of the records read by then, if they were counted.
         """
         tally = self.tally()
@@ -336,7 +316,6 @@ class Partition:
 
         Args:
             contents: the rows from the scan's `through` on, complete but for those that were withdrawn.
-            complete: whether this is the last seal of the scan.
             cancelled: number of rows in between that a cancel has withdrawn.
             superseded: number of rows in between that another request has withdrawn.
         """
@@ -372,10 +351,7 @@ class Partition:
         """
         Return the changes once *seal* is durable, so that the rows in *contents* are done.
 
-        Args:
-            seal: a seal from `seal`.
-            contents: contents of that seal.
-            drop_before: key before which all rows go; None if there were none.
+        All rows below the key *drop_before* go; None if there were none.
         """
         scan, after = self._open(), self._tally_without(contents)
         if is_complete(seal):

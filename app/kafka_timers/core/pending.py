@@ -3,8 +3,6 @@ Lists of waiting timers: selection, order, and the place to go on from.
 
 Timers come in the order in which they fire; at one moment by partition, then in the order of the log. A place in this
 order is text, `<milliseconds>.<partition>.<row>.<offset>`, so going on from it needs no state anywhere.
-
-Pure.
 """
 
 import re
@@ -20,8 +18,6 @@ from kafka_timers.core.keys import FIRST_MS, REFUSED_MS, first_key, is_batch, mo
 from kafka_timers.core.text import headers_of, json_of
 from kafka_timers.core.wire import SECOND_LIMIT, Request
 
-__all__ = ["END_MS", "PLACE_PATTERN", "UNITS_S", "Pending", "Place", "Wanted", "place_of_row", "waiting_in"]
-
 # No timer is due later.
 END_MS = SECOND_LIMIT * 1000
 # Units by which timers are counted, in seconds.
@@ -36,9 +32,7 @@ class Place(NamedTuple):
 
     Attributes:
         moment_ms: UNIX milliseconds from which on it may fire.
-        partition: partition of `timer-request`.
         row: offset in the key of its row; for a batch that of its last request.
-        offset: offset of the request.
     """
 
     moment_ms: int
@@ -72,7 +66,7 @@ class Pending(NamedTuple):
     def document(self, *, with_values: bool) -> dict[str, Any]:
         """Return the timer as JSON, with value and headers only if asked for."""
         request, place, outgoing = self.request, self.place, Outgoing.of(self.request)
-        told: dict[str, Any] = {
+        document: dict[str, Any] = {
             "place": str(place),
             "request": f"{place.partition}:{place.offset}",
             "second": self.due_ms // 1000,
@@ -84,8 +78,8 @@ class Pending(NamedTuple):
             "value_bytes": len(outgoing.value or b""),
         }
         if with_values:
-            told |= {**json_of("value", outgoing.value), "headers": headers_of(request.headers)}
-        return told
+            document |= {**json_of("value", outgoing.value), "headers": headers_of(request.headers)}
+        return document
 
 
 @dataclass(frozen=True)

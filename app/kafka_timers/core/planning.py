@@ -43,8 +43,6 @@ from kafka_timers.core.text import is_text
 from kafka_timers.core.wire import Condition, Future
 from kafka_timers.errors import ScheduleError
 
-__all__ = ["AHEAD_MS", "EDGE_MS", "OWN_KEYS", "Plans", "Refused", "Step", "Write"]
-
 # Prefix of the planner's own keys on `timer-planned`.
 OWN_KEYS = b"\0"
 
@@ -67,7 +65,7 @@ _WAKE = struct.Struct(">qI")
 _NEVER = -1
 
 
-class Write(NamedTuple):
+class _Write(NamedTuple):
     """A request: its timer id, key and value."""
 
     name: bytes
@@ -93,16 +91,14 @@ class Step:
         now_ms: the tick on which the step is based.
         changed: ids of changed schedules that are still to be planned anew.
         due: ids of schedules whose next runs are still to be requested.
-        requests: requests and cancels of runs.
         planned: value of `timer-planned` by schedule id; None is a tombstone.
-        refused: records that are not valid schedules.
         counts: number of runs that were asked, replaced and cancelled.
     """
 
     now_ms: int
     changed: list[bytes]
     due: list[bytes]
-    requests: list[Write] = field(default_factory=list)
+    requests: list[_Write] = field(default_factory=list)
     planned: dict[bytes, bytes | None] = field(default_factory=dict)
     refused: list[Refused] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
@@ -190,13 +186,7 @@ class Plans:
         return count
 
     def step(self, now_ms: int, schedules_max: int = 5_000) -> Step | None:
-        """
-        Return an empty step for the next work, for `fill`; None if there is no work.
-
-        Args:
-            now_ms: the newest tick.
-            schedules_max: largest number of schedules in the step.
-        """
+        """Return an empty step for the next work, for `fill`; None if there is no work."""
         self._wake(now_ms)
         changed = list(islice(self._changed, schedules_max))[::-1]
         due = self._due[: schedules_max - len(changed)][::-1]
@@ -226,7 +216,6 @@ class Plans:
         Call this once the transaction has been committed, until it returns False, before you pass in other records.
 
         Args:
-            step: the step that was written.
             schedules_max: mark at most this many of its schedules; None marks all.
         """
         entries = step.entries
@@ -320,7 +309,7 @@ class Plans:
             left.append(run_ms)
             if planned.cancelled_ms < run_ms <= now_ms + EDGE_MS:
                 cancel = Future(timerId=run_id(name.decode(), run_ms), cancel=True, condition=Condition.IF_PENDING)
-                step.requests.append(Write(cancel.timerId.encode(), b"", cancel.SerializeToString()))
+                step.requests.append(_Write(cancel.timerId.encode(), b"", cancel.SerializeToString()))
                 step.counts["cancelled"] += 1
         planned.cancelled_ms = max(planned.cancelled_ms, now_ms + EDGE_MS) if left else 0
         _set_runs(planned.dropped_ms, left)
@@ -329,8 +318,8 @@ class Plans:
         if value is None and not planned.asked_ms and not planned.dropped_ms:
             step.planned[name] = step.entries[name] = None
             return
-        step.planned[name] = told = planned.SerializeToString()
-        step.entries[name] = _packed(0, told, value)
+        step.planned[name] = plan = planned.SerializeToString()
+        step.entries[name] = _packed(0, plan, value)
 
 
 def _extend(step: Step, name: bytes, schedule: Schedule, timetable: Timetable, planned: Planned) -> None:
@@ -350,7 +339,7 @@ def _extend(step: Step, name: bytes, schedule: Schedule, timetable: Timetable, p
         future.condition = Condition.IF_PENDING if run_ms in dropped else Condition.IF_ABSENT
         future.millis = due % 1000
         value = future.SerializeToString()
-        step.requests.append(Write(future.timerId.encode(), b"%d" % (due // 1000), value))
+        step.requests.append(_Write(future.timerId.encode(), b"%d" % (due // 1000), value))
         step.size += len(value)
         step.counts["replaced" if run_ms in dropped else "asked"] += 1
         dropped.discard(run_ms)
@@ -389,7 +378,6 @@ def _extend(step: Step, name: bytes, schedule: Schedule, timetable: Timetable, p
 
 
 def _drop(planned: Planned, now_ms: int) -> None:
-    """Drop the runs that a change can still reach."""
     edge_ms, runs = now_ms + EDGE_MS, list(_runs(planned.asked_ms))
     ahead = [run_ms for run_ms in runs if run_ms > edge_ms]
     planned.runs -= len(ahead)
@@ -402,7 +390,6 @@ def _stride_ms(name: bytes) -> int:
 
 
 def _wake_ms(planned: Planned, *, is_deleted: bool) -> int:
-    """Return the moment of the next work."""
     waits = [planned.next_ms - AHEAD_MS] if planned.next_ms else []
     if is_deleted:
         waits += [run_ms + 1000 for run_ms in _runs(planned.asked_ms)][-1:]
@@ -436,11 +423,11 @@ def _runs(differences: Iterable[int]) -> Iterable[int]:
 
 
 def _set_runs(field: MutableSequence[int], runs: Iterable[int]) -> None:
-    before, told = 0, []
+    before, differences = 0, []
     for run_ms in runs:
-        told.append(run_ms - before)
+        differences.append(run_ms - before)
         before = run_ms
-    field[:] = told
+    field[:] = differences
 
 
 def _packed(wake_ms: int, planned: bytes, schedule: bytes | None) -> bytes:

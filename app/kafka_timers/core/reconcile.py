@@ -38,9 +38,6 @@ def reconcile(
     Args:
         partition: acquired, with the backlog of the store.
         rows: rows of the store below `unreconciled`, keys ascending.
-        marks: marks of those rows.
-        lookup: returns the store's versions of timer ids.
-        has_ids: whether the store knows any timer id.
     """
     removed: list[bytes] = []
     moved: list[Row] = []

@@ -3,8 +3,6 @@ The description of a refused request on `timer-rejected`, and a new request in i
 
 A request that a door has made lies there as the original record, so that its writer recognises it. The headers name the
 request, which must be read from `timer-request` to send it again.
-
-Pure.
 """
 
 from collections.abc import Sequence
@@ -29,8 +27,6 @@ from kafka_timers.core.wire import (
 )
 from kafka_timers.errors import RequestError, WireError
 
-__all__ = ["Again", "Made", "Rejected", "as_written"]
-
 _KEYS = (Reason.KEY_MISSING, Reason.KEY_NOT_A_SECOND, Reason.KEY_IN_MILLISECONDS)
 _CONTENTS = (
     Reason.VALUE_MISSING,
@@ -43,26 +39,23 @@ _CONTENTS = (
 )
 
 
-class _Written(NamedTuple):
-    """A record of another system: the headers about its refusal, and its key, value and headers."""
+class Refused(NamedTuple):
+    """A refused record: the headers about its refusal, its key and value, and its own headers."""
 
-    told: list[tuple[str, bytes | None]]
+    about: list[tuple[str, bytes | None]]
     key: bytes | None
     value: bytes | None
-    headers: list[tuple[str, bytes | None]]
+    own: list[tuple[str, bytes | None]]
 
 
-def as_written(reason: str, request: str, key: bytes | None, value: bytes | None) -> _Written | None:
+def as_written(reason: str, request: str, key: bytes | None, value: bytes | None) -> Refused | None:
     """
     Return the record to reject for a refused request that a door has made; None if no door has made it.
 
     Value and headers are those of the callback. Every door but countdown takes these from its record unchanged.
 
     Args:
-        reason: reason of the refusal.
         request: partition:offset on `timer-request`.
-        key: key of the request there.
-        value: value of the request there.
     """
     if not value or SOURCE_TAG not in value:
         return None
@@ -73,13 +66,13 @@ def as_written(reason: str, request: str, key: bytes | None, value: bytes | None
     if not future.HasField("source"):
         return None
     source, callback = future.source, Shown.of(future)
-    [told] = reject_headers(reason, source.topic, source.partition, [source.offset])
+    [about] = reject_headers(reason, source.topic, source.partition, [source.offset])
     more = {"door": source.door, "request": request, "callback-topic": callback.topic, "id": future.timerId}
     if (second := number_in(key)) is not None:
         more["due-ms"] = str(second * 1000 + future.millis)
-    told += [(REJECT_PREFIX + name, text.encode()) for name, text in more.items() if text]
+    about += [(REJECT_PREFIX + name, text.encode()) for name, text in more.items() if text]
     own_key = source.key if source.HasField("key") else None
-    return _Written(told, own_key, callback.value, pairs_of(future.headers))
+    return Refused(about, own_key, callback.value, pairs_of(future.headers))
 
 
 class _Record(Protocol):
@@ -101,15 +94,13 @@ class Again(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class _Made:
     """
     A request that a door made of a record, and whose callback failed.
 
     Attributes:
         request: partition:offset on `timer-request`.
         due_ms: UNIX millisecond; None if it has none.
-        topic: topic of the callback.
-        timer_id: timer id; empty if it has none.
     """
 
     request: str
@@ -132,8 +123,6 @@ class Rejected:
         topic: topic that it was read from.
         request: partition:offset on that topic.
         cut: number of bytes of key and value that were left out.
-        key: key of the record.
-        value: value of the record.
         future: the Future; None if the value is no Future.
         made: the request that the door made of it, if that request failed; else None.
     """
@@ -149,19 +138,19 @@ class Rejected:
     key: bytes | None
     value: bytes | None
     future: Future | None
-    made: Made | None = None
+    made: _Made | None = None
 
     @classmethod
     def of(cls, record: _Record) -> "Rejected":
         """Return the refused request that *record* describes."""
-        told = rejection_in(record.headers)
-        texts = {name: content.decode(errors="replace") for name, content in told.items()}
+        about = rejection_in(record.headers)
+        texts = {name: content.decode(errors="replace") for name, content in about.items()}
         future = made = None
-        if "door" not in told and record.value:
+        if "door" not in about and record.value:
             with suppress(WireError):
                 future = future_from(record.value)
         if request := texts.get("request"):
-            made = Made(request, number_in(told.get("due-ms")), texts.get("callback-topic", ""), texts.get("id", ""))
+            made = _Made(request, number_in(about.get("due-ms")), texts.get("callback-topic", ""), texts.get("id", ""))
         return cls(
             f"{record.partition}:{record.offset}",
             record.timestamp,
@@ -170,7 +159,7 @@ class Rejected:
             texts.get("door", ""),
             texts.get("topic", ""),
             f"{texts.get('partition', '?')}:{texts.get('offset', '?')}",
-            number_in(told.get("cut")) or 0,
+            number_in(about.get("cut")) or 0,
             record.key,
             record.value,
             future,
@@ -212,9 +201,6 @@ class Rejected:
         """
         Return it with the Future of the request that a door made of it.
 
-        Args:
-            value: value of that request.
-
         Raises:
             WireError: *value* is no Future.
         """
@@ -222,7 +208,7 @@ class Rejected:
 
     def document(self) -> dict[str, Any]:
         """Return it as JSON: the fields of its Future or, without one or for a door, key and value of the record."""
-        told: dict[str, Any] = {
+        document: dict[str, Any] = {
             "place": self.place,
             "at_ms": self.at_ms,
             "reason": self.reason,
@@ -235,14 +221,14 @@ class Rejected:
             "due_ms": self.due_ms,
         }
         if self.made:
-            told |= {"made": self.made.request, "topic": self.callback_topic, "timer_id": self.timer_id or None}
+            document |= {"made": self.made.request, "topic": self.callback_topic, "timer_id": self.timer_id or None}
         if self.door or self.future is None or self.second is None:
-            told |= json_of("record_key", self.key)
+            document |= json_of("record_key", self.key)
         if self.door or self.future is None:
-            return told | json_of("record_value", self.value)
+            return document | json_of("record_value", self.value)
         future = self.future
         topic, key, value = Shown.of(future)
-        return told | {
+        return document | {
             "cancel": future.cancel,
             "topic": topic,
             **json_of("key", key),
@@ -260,7 +246,6 @@ class Rejected:
         stands unless the service knows a later one with it.
 
         Args:
-            requests: name of `timer-request`.
             partitions: number of its partitions that are served.
             now_ms: UNIX millisecond at which an overdue request is to fire.
             due_ms: UNIX millisecond to use instead of its own.

@@ -6,7 +6,7 @@ in pure Python then gives the same numbers, and takes twenty times as long.
 """
 
 try:
-    from murmurhash2 import murmurhash2
+    from murmurhash2 import murmurhash2 as murmurhash2
 except ModuleNotFoundError:
     from aiokafka.partitioner import murmur2
 
@@ -14,8 +14,6 @@ except ModuleNotFoundError:
         """Return the 32-bit murmur2 hash of *key*; aiokafka's function has Kafka's *seed* built in."""
         return int(murmur2(key))
 
-
-__all__ = ["POSITIVE", "SEED", "hash_of", "murmurhash2", "partition_of"]
 
 # The seed of murmur2 in Kafka's clients, whose default partitioner takes the lower 31 bits modulo the partitions.
 SEED = 0x9747B28C
@@ -33,6 +31,5 @@ def partition_of(name: str | bytes, partitions: int) -> int:
 
     Args:
         name: a timer id or a callback key, as text or as its UTF-8 bytes.
-        partitions: number of partitions of the topic.
     """
     return hash_of(name.encode() if isinstance(name, str) else name) % partitions

@@ -12,18 +12,10 @@ from google.protobuf.message import DecodeError
 
 from kafka_timers.core.changes import Row
 from kafka_timers.core.keys import REFUSED_MS, is_batch, parts_of, row_key
-from kafka_timers.core.wire import Extras, Future, Futures, RawRun, Request, Run
+from kafka_timers.core.wire import Extras, RawRun, Request, Run
 
 # Tags of the fields of a Run.
 _REQUESTS, _OFFSETS, _PLAIN, _NAMED = b"\x0a", b"\x12", b"\x18\x01", b"\x20\x01"
-
-
-def futures_in(requests: bytes) -> Sequence[Future] | None:
-    """Return the Futures of *requests*, which `framed` has made; None if one of them is no Future."""
-    try:
-        return Futures.FromString(requests).requests
-    except DecodeError:
-        return None
 
 
 def extras_in(values: Iterable[bytes]) -> Extras:

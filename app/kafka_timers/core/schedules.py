@@ -25,25 +25,11 @@ from kafka_timers.core.wire import (
 )
 from kafka_timers.errors import ScheduleError
 from kafka_timers.v1 import schedule_pb2
-from kafka_timers.v1.schedule_pb2 import CatchUp, Cron, Planned, Planner, Schedule
-
-__all__ = [
-    "CatchUp",
-    "Cron",
-    "Planned",
-    "Planner",
-    "Schedule",
-    "Timetable",
-    "due_ms",
-    "future_of_run",
-    "instant_text",
-    "next_runs",
-    "run_id",
-    "schedule_from",
-    "times_text",
-    "timetable_of",
-    "zone_in",
-]
+from kafka_timers.v1.schedule_pb2 import CatchUp as CatchUp
+from kafka_timers.v1.schedule_pb2 import Cron as Cron
+from kafka_timers.v1.schedule_pb2 import Planned as Planned
+from kafka_timers.v1.schedule_pb2 import Planner as Planner
+from kafka_timers.v1.schedule_pb2 import Schedule as Schedule
 
 LEAST_EVERY_MS = 1000
 _LIMIT_MS = SECOND_LIMIT * 1000
@@ -149,7 +135,6 @@ def timetable_of(schedule: Schedule, *, is_checked: bool = False) -> Timetable:
     Return the times of *schedule*.
 
     Args:
-        schedule: the schedule.
         is_checked: whether this has returned its times before, so that it need not be checked again.
 
     Raises:
@@ -216,8 +201,8 @@ def _cron(expression: str, zone: str, gap: int, overlap: int) -> CronTimes:
 @lru_cache(maxsize=10_000)
 def instant_text(run_ms: int) -> str:
     """Return *run_ms* as ISO 8601 in UTC, with milliseconds if they are not 0."""
-    told = datetime.fromtimestamp(run_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-    return f"{told}.{run_ms % 1000:03}Z" if run_ms % 1000 else f"{told}Z"
+    instant = datetime.fromtimestamp(run_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{instant}.{run_ms % 1000:03}Z" if run_ms % 1000 else f"{instant}Z"
 
 
 def run_id(schedule_id: str, run_ms: int) -> str:
@@ -237,17 +222,14 @@ def future_of_run(schedule_id: str, schedule: Schedule, run_ms: int, number: int
     Return the message that requests the run at *run_ms*. Its time is not set yet.
 
     Args:
-        schedule_id: id of the schedule.
-        schedule: the schedule with the callback.
-        run_ms: see `run_id`.
         number: number of the run, counted from 1; None for a run that is requested by hand.
     """
     future = Future(timerId=run_id(schedule_id, run_ms))
     headers = {SCHEDULE_HEADER: schedule_id, SCHEDULE_INSTANT_HEADER: instant_text(run_ms)}
     if number is not None:
         headers[SCHEDULE_RUN_HEADER] = str(number)
-    for name, told in headers.items():
-        future.headers.add(key=name, value=told.encode())
+    for name, text in headers.items():
+        future.headers.add(key=name, value=text.encode())
     future.MergeFrom(schedule.callback)
     return future
 

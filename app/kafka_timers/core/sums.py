@@ -26,17 +26,6 @@ from xxhash import xxh64_intdigest
 from kafka_timers.core.contents import DIGESTS
 from kafka_timers.core.wire import ReadRecord, Sealed
 
-__all__ = [
-    "SEED",
-    "ReadSums",
-    "Sum",
-    "fired_digest_of",
-    "hash_of_batches",
-    "hash_of_record",
-    "hash_of_seal",
-    "sum_of",
-]
-
 SEED = 42
 _NO_KEY, _NO_VALUE = 1 << 32, 1 << 33
 _NO_HEADER_VALUE, _HEADER_VALUE = b"\1\0\0\0", b"\0\0\0\0"
@@ -87,8 +76,8 @@ class ReadSums:
         """Return the sums in *seal*; None if it has none."""
         if not seal.HasField("read_from"):
             return None
-        told = (Sum(each.count, each.digest) for each in (seal.near, seal.far, seal.cancels))
-        return cls(seal.read_from, seal.fence, *told)
+        sums = (Sum(each.count, each.digest) for each in (seal.near, seal.far, seal.cancels))
+        return cls(seal.read_from, seal.fence, *sums)
 
     def tell(self, seal: Sealed) -> None:
         """Write these sums into *seal*, whose fence must be their end."""
@@ -103,9 +92,7 @@ class ReadSums:
         Return these sums with those *records* added that they do not include yet.
 
         Args:
-            number: number of the partition.
             records: all committed records up to the offset *to*, beginning at or below the end of these sums.
-            to: see *records*.
             far: offsets of records that are left to the lake.
             cancels: offsets of the cancels.
         """

@@ -8,18 +8,13 @@ from kafka_timers.core.keys import FIRST_MS
 from kafka_timers.core.sums import ReadSums
 from kafka_timers.core.wire import Sealed, age_of, check_format, is_complete, latest
 
-__all__ = ["Start", "start_of"]
 
-
-class Start(NamedTuple):
+class _Start(NamedTuple):
     """
     The state with which an owner starts.
 
     Attributes:
-        head: the progress of the partition.
-        keeps_store: whether the local store is worth keeping.
         horizon_from: see `Partition`.
-        ignored: offsets of requests whose condition did not hold, ascending.
     """
 
     head: Head
@@ -36,7 +31,7 @@ def start_of(
     horizon_s: int,
     log_start: int = 0,
     read_from: int | None = None,
-) -> Start:
+) -> _Start:
     """Return the start of an owner with this horizon; the other arguments are those of `Partition.acquire`."""
     seals = list(seals)
     for seal in seals:
@@ -67,7 +62,7 @@ def start_of(
             sealed_ms, snapshot, scan = local.sealed_ms, local.snapshot, None
     # If the log starts above the position, nothing that must be known lies below.
     known_from_start = 0 if position <= log_start else known_from
-    return Start(
+    return _Start(
         Head(
             position,
             sealed_ms,

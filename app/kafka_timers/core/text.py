@@ -1,14 +1,8 @@
-"""
-Users' bytes as JSON, which holds only text, and the milliseconds of a moment as text.
-
-Pure.
-"""
+"""Users' bytes as JSON, which holds only text, and the milliseconds of a moment as text."""
 
 import base64
 from collections.abc import Iterable, Mapping
 from typing import Any
-
-__all__ = ["bytes_in", "fraction_of", "headers_of", "is_text", "json_of", "pairs_of"]
 
 
 def json_of(name: str, data: bytes | bytearray | None) -> dict[str, str | None]:

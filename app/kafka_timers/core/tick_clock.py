@@ -8,8 +8,6 @@ its append time, measured by a clock that counts no faster than the broker's. So
 from collections import deque
 from typing import NamedTuple
 
-__all__ = ["TickClock", "TickRead", "tick_second"]
-
 # The best of this many ticks counts: a tick that was read quickly tells more than one that was read late.
 _TICKS = 8
 # Largest rate by which a clock may be too fast. Host clocks are slewed by half of this at most.
@@ -27,7 +25,6 @@ def tick_second(second: int, appended_ms: int, max_clock_skew_s: float) -> int |
     which the broker appended it.
 
     Args:
-        second: the tick's own second.
         appended_ms: UNIX milliseconds of its append, by the broker's clock.
         max_clock_skew_s: largest lead in seconds that is still believed.
     """
@@ -41,7 +38,6 @@ class TickRead(NamedTuple):
     A tick that was read.
 
     Attributes:
-        appended_ms: UNIX milliseconds of its append, by the broker's clock.
         read_s: time of the read, by a monotonic clock.
         epoch: leader epoch of the broker that it was read from.
     """

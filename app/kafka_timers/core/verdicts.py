@@ -18,6 +18,7 @@ from kafka_timers.core.wire import (
     Condition,
     Extras,
     Future,
+    Futures,
     Record,
     first_place,
     second_in,
@@ -68,11 +69,6 @@ def judged(record: Record, number: int, partitions: int) -> Verdict:
     Return what *record* asks for, or the reason to refuse it.
 
     A record in a foreign partition is judged by the rules of the partition to which it is to be sent on.
-
-    Args:
-        record: record of `timer-request`.
-        number: number of its partition.
-        partitions: number of partitions.
     """
     second = second_of(record.key)
     try:
@@ -179,7 +175,6 @@ class Screened(NamedTuple):
     Many Futures that `judged` would accept, with any due.
 
     Attributes:
-        futures: the Futures in their order.
         framed: their bytes, in the form in which `rows` keeps many.
         extras: the fields beside topic, key and value that any of them has.
         topics: callback topics of the requests among them.
@@ -201,8 +196,9 @@ def screened(values: Sequence[bytes], number: int, partitions: int) -> Screened 
         None if one of them might be refused or sent on, is a copy, asks for millis, or has a condition.
     """
     framed = batches.framed(values)
-    futures = batches.futures_in(framed)
-    if futures is None:
+    try:
+        futures = Futures.FromString(framed).requests
+    except DecodeError:
         return None
     extras = batches.extras_in(values)
     if any(map(extras.HasField, ("millis", "copy", "condition", "ifRequest", "forwarded"))):

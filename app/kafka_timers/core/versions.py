@@ -7,18 +7,12 @@ from enum import Enum, StrEnum, auto
 from typing import NamedTuple
 
 from kafka_timers.core.keys import Copied
-from kafka_timers.core.wire import ANSWER_HEADER, Condition, Reply, Sealed
+from kafka_timers.core.wire import Condition, Reply, Sealed
 
 _VERSION = struct.Struct(">QHQQB")
 _COPIED = struct.Struct(">QQ")
 _ANSWER = struct.Struct(">BBI")
 _OFFSET = struct.Struct(">Q")
-
-# A later program version may have left an answer with an outcome that this one does not know.
-_OUTCOMES = {number: name for name, number in Reply.Outcome.items()}
-
-# Requests that are read together are due in many different seconds, but in few different minutes.
-_MINUTE_S = 60
 
 
 class KnownFromError(Exception):
@@ -40,8 +34,6 @@ class Version(NamedTuple):
         offset: offset of the request; for a copy that of its original.
         cancelled: whether a cancel has withdrawn it.
         by: offset of the last cancel behind it; kept if there is a horizon, else 0.
-        far: whether it is left to the lake.
-        copied: the copy's own offsets, if it is a copy.
         unsure: whether it is done, but nobody can tell any more whether a cancel was in time; then it counts as
             cancelled.
         waits: only in an answer: whether it could still be withdrawn when that was decided.
@@ -134,7 +126,6 @@ class Original(NamedTuple):
     The original of a copy.
 
     Attributes:
-        offset: offset of the original.
         appended_s: UNIX second of its append.
         decided: all records below this offset were known when the lake decided to publish the copy.
         decided_s: UNIX second of that decision.
@@ -161,14 +152,9 @@ class TimerRecord(NamedTuple):
     A record that has a timer id, or is a copy.
 
     Attributes:
-        timer_id: timer id; empty if it has none.
         due_ms: due in UNIX milliseconds; None for a cancel.
-        offset: offset of the record.
         appended_ms: UNIX milliseconds of its append.
         reply_topic: topic for the answer; empty if no answer is wanted.
-        far: whether the request is left to the lake.
-        original: original of a copy; else None.
-        condition: condition under which it has an effect.
         expected: offset of the request that the condition names: the only one that `IF_PENDING` accepts, or the one
             that `IF_ABSENT` does not count once its second has begun.
         first: partition:offset at which it was first written, if it was sent on; else empty.
@@ -260,22 +246,6 @@ class Letter(NamedTuple):
         """Return the letters that had not been sent when *seal* was made."""
         return [cls(each.topic, each.key, each.reply) for each in seal.unsent]
 
-    def headers(self) -> list[tuple[str, bytes | None]]:
-        """Return the content of the value as headers, for clients without protobuf."""
-        reply = Reply.FromString(self.value)
-        told: list[tuple[str, bytes | None]] = [
-            (ANSWER_HEADER, _OUTCOMES.get(reply.outcome, str(reply.outcome)).encode()),
-            (f"{ANSWER_HEADER}-to", reply.asked.encode()),
-        ]
-        if reply.request:
-            told += [
-                (f"{ANSWER_HEADER}-request", reply.request.encode()),
-                (f"{ANSWER_HEADER}-due-ms", b"%d" % (reply.second * 1000 + reply.millis)),
-            ]
-        if reply.waits:
-            told.append((f"{ANSWER_HEADER}-waits", b"1"))
-        return told
-
     def size(self) -> int:
         """Return its approximate size in a seal, in bytes."""
         return len(self.topic) + len(self.key) + len(self.value) + 12
@@ -286,9 +256,7 @@ class Withdrawn(NamedTuple):
     A held request that does not fire.
 
     Attributes:
-        key: key of its row.
         counted: offset under which it counts as pending.
-        timer_id: timer id of the request.
         superseded: whether another request has taken its place; else a cancel has withdrawn it.
     """
 
@@ -322,11 +290,9 @@ class Decided:
 
     Attributes:
         versions: version to keep of each id; None for none.
-        withdrawn: held requests that do not fire.
         answers: answers in the order of the records.
         expiring: ids, and offsets that the last record of each must have to be forgotten, by the UNIX second that ends
             the minute from which on an hour is counted.
-        last: offset of the last record.
         remember: offsets of requests that do not wait, and the UNIX milliseconds at which that was decided.
         dropped: offsets of dropped copies, with the reasons.
         ignored: offsets of requests whose condition does not hold, and their due.
@@ -342,13 +308,3 @@ class Decided:
     dropped: dict[int, Dropped] = field(default_factory=dict)
     ignored: dict[int, int] = field(default_factory=dict)
     undecided_at: int | None = None
-
-    def keep(self, name: bytes, version: Version, from_s: int) -> None:
-        """Keep *version* of *name* for an hour from the UNIX second *from_s* on."""
-        self.versions[name] = version
-        minute = from_s - from_s % _MINUTE_S + _MINUTE_S
-        expiring = self.expiring.get(minute)
-        if expiring is None:
-            expiring = self.expiring[minute] = ([], [])
-        expiring[0].append(name)
-        expiring[1].append(version.made_at)

@@ -12,78 +12,20 @@ from typing import Protocol, Self, TypeVar
 from google.protobuf.message import DecodeError
 
 from kafka_timers.errors import NewerFormatError, WireError
-from kafka_timers.v1.future_pb2 import Callback, Copy, Forwarded, Future, Header, Source
-from kafka_timers.v1.reply_pb2 import Reply
-from kafka_timers.v1.run_pb2 import Extras, Futures, RawRun, Request, Run
-from kafka_timers.v1.sealed_pb2 import Sealed, Sent
-
-__all__ = [
-    "ANSWER_HEADER",
-    "ASKED_BY_HEADER",
-    "COPY_STALE_S",
-    "EXPIRY_HEADER",
-    "FORMAT",
-    "FORWARDED_HEADER",
-    "HOPS_HEADER",
-    "ID_HEADER",
-    "ID_MEMORY_MS",
-    "ID_MEMORY_S",
-    "MILLIS_HEADER",
-    "OSCILLATOR_HEADER",
-    "REASON_HEADER",
-    "REJECT_PREFIX",
-    "REQUEST_HEADER",
-    "RETRY_ATTEMPT_HEADER",
-    "RETRY_ERROR_HEADER",
-    "RETRY_FIRST_HEADER",
-    "RETRY_HEADERS",
-    "RETRY_ID_HEADER",
-    "SCHEDULE_HEADER",
-    "SCHEDULE_HEADERS",
-    "SCHEDULE_INSTANT_HEADER",
-    "SCHEDULE_RUN_HEADER",
-    "SECOND_LIMIT",
-    "SERVICE_HEADERS",
-    "SOURCE_TAG",
-    "TICK",
-    "TOKEN_HEADER",
-    "Callback",
-    "Condition",
-    "Copy",
-    "Extras",
-    "Forwarded",
-    "Future",
-    "Futures",
-    "Header",
-    "RawRun",
-    "ReadRecord",
-    "Record",
-    "Reply",
-    "Request",
-    "Run",
-    "Sealed",
-    "Sent",
-    "Source",
-    "Topics",
-    "age_of",
-    "callback_headers",
-    "check_format",
-    "first_place",
-    "future_from",
-    "is_complete",
-    "is_far",
-    "last_second_of",
-    "latest",
-    "number_in",
-    "partitions_in",
-    "refused_request",
-    "reject_headers",
-    "rejection_in",
-    "sealed_from",
-    "second_in",
-    "unframed",
-]
-
+from kafka_timers.v1.future_pb2 import Callback as Callback
+from kafka_timers.v1.future_pb2 import Copy as Copy
+from kafka_timers.v1.future_pb2 import Forwarded as Forwarded
+from kafka_timers.v1.future_pb2 import Future as Future
+from kafka_timers.v1.future_pb2 import Header as Header
+from kafka_timers.v1.future_pb2 import Source as Source
+from kafka_timers.v1.reply_pb2 import Reply as Reply
+from kafka_timers.v1.run_pb2 import Extras as Extras
+from kafka_timers.v1.run_pb2 import Futures as Futures
+from kafka_timers.v1.run_pb2 import RawRun as RawRun
+from kafka_timers.v1.run_pb2 import Request as Request
+from kafka_timers.v1.run_pb2 import Run as Run
+from kafka_timers.v1.sealed_pb2 import Sealed as Sealed
+from kafka_timers.v1.sealed_pb2 import Sent as Sent
 
 Condition = Future.Condition
 
@@ -220,7 +162,6 @@ def second_in(text: bytes | None, *, missing: _Fault, malformed: _Fault, in_mill
     Return the UNIX second that *text* names in ASCII digits, or the fault that keeps it from naming one.
 
     Args:
-        text: the key of a request, or a header that another system uses for it.
         missing: returned if there is no text.
         malformed: returned if the text is no whole number above 0.
         in_milliseconds: returned if the number is too large to count seconds.
@@ -295,7 +236,6 @@ def callback_headers(request: Request, second: int, name: bytes) -> list[tuple[s
     A receiver may take the last header of a name, and would then believe the requester instead of the service.
 
     Args:
-        request: the request.
         second: UNIX second that it was made for, even if it fires later.
         name: b"partition:offset" of the request on `timer-request`.
     """
@@ -330,21 +270,15 @@ def rejection_in(headers: Sequence[tuple[str, bytes | None]]) -> dict[str, bytes
 
     Of one name the first header counts: the service's own come before any that the record had.
     """
-    told = {name: content or b"" for name, content in reversed(headers)}
-    return {name.removeprefix(REJECT_PREFIX): text for name, text in told.items() if name.startswith(REJECT_PREFIX)}
+    given = {name: content or b"" for name, content in reversed(headers)}
+    return {name.removeprefix(REJECT_PREFIX): text for name, text in given.items() if name.startswith(REJECT_PREFIX)}
 
 
-def refused_request(told: Mapping[str, bytes], requests: str) -> bytes | None:
-    """
-    Return partition:offset on `timer-request` of the refused request; None if the refused record was no request.
-
-    Args:
-        told: the refusal, as `rejection_in` returns it.
-        requests: name of `timer-request`.
-    """
-    if told.get("topic") == requests.encode():
-        return b"%b:%b" % (told.get("partition", b""), told.get("offset", b""))
-    return told.get("request")
+def refused_request(rejection: Mapping[str, bytes], requests: str) -> bytes | None:
+    """Return partition:offset on `timer-request` of the refused request; None if the refused record was no request."""
+    if rejection.get("topic") == requests.encode():
+        return b"%b:%b" % (rejection.get("partition", b""), rejection.get("offset", b""))
+    return rejection.get("request")
 
 
 def reject_headers(

@@ -2,16 +2,9 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-__all__ = ["PlannerMetrics"]
-
 
 class PlannerMetrics:
-    """
-    The metrics of the planner of a process.
-
-    Args:
-        registry: that they are in.
-    """
+    """The metrics of the planner of a process."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.schedules = Gauge(

@@ -17,7 +17,6 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from kafka_timers.adapters.commands import SourceRecord
-from kafka_timers.adapters.passing import Outlet
 from kafka_timers.adapters.source import SourceLog
 from kafka_timers.broker.bounds import LogBounds
 from kafka_timers.broker.cluster import Cluster
@@ -35,10 +34,10 @@ from kafka_timers.errors import TopicsError
 from kafka_timers.planner.metrics import PlannerMetrics
 from kafka_timers.planner.turns import STRIDE_RECORDS, Turns
 from kafka_timers.runtime.filling import Filling
+from kafka_timers.runtime.outlet import Outlet, transactional_id
 from kafka_timers.runtime.rejecting import Refused, fitted
 from kafka_timers.runtime.tasks import cancel, completed
-
-__all__ = ["PlannedPartition"]
+from kafka_timers.settings import PlannerSettings, WorkerSettings
 
 log = logging.getLogger(__name__)
 
@@ -58,17 +57,9 @@ class PlannedPartition:
     Plans the schedules of a partition of `timer-schedule`.
 
     Args:
-        cluster: to talk to.
-        number: of the partition.
-        topics: names.
-        outlet: where requests and rejected records go.
-        transactional_id: of the planner of this partition.
-        timeout_s: after it the broker aborts the transaction of a dead planner.
-        now_ms: the newest tick, None while there is none.
-        ticked: is set at each tick.
-        turns: of the partitions that this process plans.
+        cluster: the cluster to write to. It must have looked the topics up.
+        now_ms: returns the newest tick in UNIX milliseconds; None before the first one.
         planned: called each time that all due runs have been planned.
-        metrics: of the planner.
         clock: stamps the records that are written; nothing is planned by it.
     """
 
@@ -76,10 +67,8 @@ class PlannedPartition:
         self,
         cluster: Cluster,
         number: int,
-        topics: Topics,
+        settings: WorkerSettings | PlannerSettings,
         outlet: Outlet,
-        transactional_id: str,
-        timeout_s: float,
         now_ms: Callable[[], int | None],
         ticked: asyncio.Event,
         turns: Turns,
@@ -89,7 +78,7 @@ class PlannedPartition:
     ) -> None:
         self._cluster = cluster
         self._number = number
-        self._topics = topics
+        self._topics = topics = Topics.of(settings.topic_prefix)
         self._outlet = outlet
         self._now_ms = now_ms
         self._ticked = ticked
@@ -100,7 +89,9 @@ class PlannedPartition:
         self._plans = Plans(outlet.requests_take.batch_bytes_max - OVERHEAD_BYTES)
         self._zones = ""
         self._topic_id = cluster.topic_id(topics.schedules)
-        self._producer = Producer(cluster, transactional_id, timeout_s, outlet.batch_bytes, f"planner {number}")
+        name = transactional_id(settings.topic_prefix, "planner", topics.schedules, number)
+        timeout_s = settings.transaction_timeout_s
+        self._producer = Producer(cluster, name, timeout_s, outlet.batch_bytes, f"planner {number}")
 
     async def run(self) -> None:
         """
@@ -143,8 +134,8 @@ class PlannedPartition:
     def _signed(self, key: bytes) -> Filling:
         """Return a record for `timer-planned` that names the planner of this partition, and its version of tzdata."""
         filling = Filling(self._producer.new_batch)
-        told = Planner(name=socket.gethostname(), tzdata=TZDATA_VERSION)
-        filling.add(self._topics.planned, self._number, self._wall_ms(), key, told.SerializeToString())
+        planner = Planner(name=socket.gethostname(), tzdata=TZDATA_VERSION)
+        filling.add(self._topics.planned, self._number, self._wall_ms(), key, planner.SerializeToString())
         return filling
 
     async def _read(self, topic: str, end: int, take: Callable[[SourceRecord], None]) -> int:
@@ -213,7 +204,6 @@ class PlannedPartition:
         self._zones = TZDATA_VERSION
 
     async def _plan(self) -> None:
-        """Write all that is to be written by now."""
         while (now_ms := self._now_ms()) is not None and (step := self._plans.step(now_ms, _RECORDS_MAX)):
             is_left, records = True, 0
             while is_left and records < _RECORDS_MAX and not step.is_full:
@@ -258,8 +248,8 @@ class PlannedPartition:
         )  # fmt: skip
         self._metrics.rejected.inc()
         outlet = self._outlet
-        [told] = reject_headers(SCHEDULE_INVALID, self._topics.schedules, self._number, [refused.offset])
-        headers = [*told, (WHY_HEADER, shown(refused.why).encode())]
+        [about] = reject_headers(SCHEDULE_INVALID, self._topics.schedules, self._number, [refused.offset])
+        headers = [*about, (WHY_HEADER, shown(refused.why).encode())]
         room = outlet.rejected_takes.batch_bytes_max - OVERHEAD_BYTES
         key, value, headers = fitted(Refused(headers, refused.key, refused.value, []), room)
         filling.add(outlet.rejected, self._number % outlet.rejected_takes.partitions, now_ms, key, value, headers)

@@ -6,9 +6,7 @@ from functools import partial
 
 from aiokafka import TopicPartition
 
-from kafka_timers.adapters.passing import Outlet, transactional_id
 from kafka_timers.broker.cluster import Cluster
-from kafka_timers.broker.connection import Kafka
 from kafka_timers.clock import Clock
 from kafka_timers.core.calendar import TZDATA_VERSION
 from kafka_timers.core.tick_clock import tick_second
@@ -17,12 +15,12 @@ from kafka_timers.planner import planner_group
 from kafka_timers.planner.metrics import PlannerMetrics
 from kafka_timers.planner.partition import PlannedPartition
 from kafka_timers.planner.turns import Turns
+from kafka_timers.runtime.outlet import Outlet
 from kafka_timers.runtime.priority import PriorityGate
 from kafka_timers.runtime.shared_topic import SharedTopic
 from kafka_timers.runtime.tasks import cancel
 from kafka_timers.runtime.ticks import TickReader
-
-__all__ = ["SchedulePlanner"]
+from kafka_timers.settings import PlannerSettings, WorkerSettings
 
 log = logging.getLogger(__name__)
 
@@ -39,43 +37,30 @@ class SchedulePlanner:
     Plans schedules, as many as its group leaves to it.
 
     Args:
-        kafka: to connect to.
-        prefix: put before the names of the service's topics.
-        group: of the workers.
-        session_timeout_s: silence after which other planners take over.
-        transaction_timeout_s: after it the broker aborts the transaction of a dead planner.
-        outlet: where requests and rejected records go.
+        outlet: topics for requests and rejected records.
         gate: holds planning up while the worker of this process fires a second.
-        metrics: of the planner.
         clock: tells how long planning takes; nothing is planned by it.
     """
 
     def __init__(
         self,
-        kafka: Kafka,
-        prefix: str,
-        group: str,
-        session_timeout_s: float,
-        transaction_timeout_s: float,
+        settings: WorkerSettings | PlannerSettings,
         outlet: Outlet,
         gate: PriorityGate,
         metrics: PlannerMetrics,
         clock: Clock,
     ) -> None:
-        self._kafka = kafka
-        self._prefix = prefix
-        self._topics = Topics.of(prefix)
-        self._group = planner_group(group)
-        self._timeout_s = transaction_timeout_s
+        self._settings = settings
+        self._topics = Topics.of(settings.topic_prefix)
         self._outlet = outlet
         self._turns = Turns(gate, clock)
         self._metrics = metrics
         self._clock = clock
         self._sharing = SharedTopic(
-            kafka,
+            settings.kafka,
             self._topics.schedules,
-            self._group,
-            session_timeout_s,
+            planner_group(settings.group),
+            settings.session_timeout_s,
             self._serve,
             lambda _: True,
             TZDATA_VERSION.encode(),
@@ -112,8 +97,8 @@ class SchedulePlanner:
             return [self._trouble]
         behind_s = self._behind_s()
         why = next(iter(self._troubles.values()), self._trouble)
-        told = f"schedules have not been planned for {behind_s:.0f} s"
-        return [f"{told}: {why}" if why else told] if behind_s > _LATE_S else []
+        behind = f"schedules have not been planned for {behind_s:.0f} s"
+        return [f"{behind}: {why}" if why else behind] if behind_s > _LATE_S else []
 
     @property
     def _is_idle(self) -> bool:
@@ -135,15 +120,15 @@ class SchedulePlanner:
     async def _run(self) -> float:
         """Plan, and return how long to wait before the next try if there is nothing to plan yet."""
         topics = self._topics
-        async with Cluster.open(self._kafka) as cluster:
+        async with Cluster.open(self._settings.kafka) as cluster:
             await cluster.look_up(
                 [topics.schedules, topics.planned, topics.oscillator, topics.requests, topics.rejected]
             )
             if missing := [name for name in (topics.schedules, topics.planned) if not cluster.partitions(name)]:
-                told = f"no topic {' and no '.join(missing)}: make them with `kafka-timers topics create`"
-                if told != self._trouble:
-                    log.warning("recurring timers are off: %s", told)
-                self._trouble = told
+                trouble = f"no topic {' and no '.join(missing)}: make them with `kafka-timers topics create`"
+                if trouble != self._trouble:
+                    log.warning("recurring timers are off: %s", trouble)
+                self._trouble = trouble
                 return _MISSING_RETRY_S
             log.info("plans schedules by the time zones of tzdata %s", TZDATA_VERSION)
             self._ticks = ticks = TickReader(cluster, topics.oscillator, self._on_tick)
@@ -171,10 +156,8 @@ class SchedulePlanner:
                 partition = PlannedPartition(
                     cluster,
                     number,
-                    self._topics,
+                    self._settings,
                     self._outlet,
-                    transactional_id(self._prefix, "planner", self._topics.schedules, number),
-                    self._timeout_s,
                     lambda: self._seconds.get(number, 0) * 1000 or None,
                     ticked,
                     self._turns,
@@ -194,7 +177,6 @@ class SchedulePlanner:
                 self._ticks.leave([number])
 
     def _failed(self, what: str, error: Exception) -> str:
-        """Tell of a failure, and return its reason."""
         self._metrics.failures.inc()
         why = str(error) or type(error).__name__
         log.warning("%s: %s", what, why)

@@ -7,8 +7,6 @@ from typing import TypeVar
 from kafka_timers.clock import Clock
 from kafka_timers.runtime.priority import PriorityGate
 
-__all__ = ["STRIDE_RECORDS", "Turns"]
-
 _T = TypeVar("_T")
 
 # About a millisecond of work: callbacks wait for as long as it takes.
@@ -21,13 +19,7 @@ _STRIDES_UNASKED = 40
 
 
 class Turns:
-    """
-    Pauses between strides of planning.
-
-    Args:
-        gate: knows whether the worker of this process is firing a second.
-        clock: tells when the next second begins.
-    """
+    """Pauses between strides of planning."""
 
     def __init__(self, gate: PriorityGate, clock: Clock) -> None:
         self._gate = gate

@@ -7,7 +7,6 @@ from functools import partial
 
 from prometheus_client import CollectorRegistry
 
-from kafka_timers.adapters.passing import Outlet
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.seals import served_counts
 from kafka_timers.broker.topics import answering
@@ -18,13 +17,12 @@ from kafka_timers.errors import TopicsError
 from kafka_timers.planner.metrics import PlannerMetrics
 from kafka_timers.planner.planner import SchedulePlanner
 from kafka_timers.processes.start import tried
+from kafka_timers.runtime.outlet import Outlet
 from kafka_timers.runtime.priority import PriorityGate
 from kafka_timers.runtime.probes import Probes
 from kafka_timers.runtime.targets import TopicLookup
 from kafka_timers.runtime.tasks import cancel
 from kafka_timers.settings import PlannerSettings
-
-__all__ = ["run"]
 
 
 def run(settings: PlannerSettings) -> None:
@@ -57,17 +55,7 @@ async def _run(settings: PlannerSettings, stop: asyncio.Event) -> None:
         outlet = await tried(partial(_outlet, settings), stop, gives_up=True)
         if outlet is None:
             return
-        planner = SchedulePlanner(
-            settings.kafka,
-            settings.topic_prefix,
-            settings.group,
-            settings.session_timeout_s,
-            settings.transaction_timeout_s,
-            outlet,
-            PriorityGate(),
-            metrics,
-            clock,
-        )
+        planner = SchedulePlanner(settings, outlet, PriorityGate(), metrics, clock)
         tasks = [asyncio.create_task(planner.run()), asyncio.create_task(stop.wait())]
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         await cancel(tasks)
@@ -76,7 +64,6 @@ async def _run(settings: PlannerSettings, stop: asyncio.Event) -> None:
 
 
 async def _outlet(settings: PlannerSettings) -> Outlet:
-    """Return where requests go: the partitions that are served."""
     topics = Topics.of(settings.topic_prefix)
     served = (await served_counts(settings.kafka, settings.topic_prefix)).get(topics.requests, 0)
     async with answering(settings.kafka), Cluster.open(settings.kafka) as cluster:

@@ -33,7 +33,6 @@ class Found(NamedTuple):
     The brokers' answers.
 
     Attributes:
-        partitions: number of served partitions.
         own: limits of the service's own topics by name, for those that this process may write to.
     """
 
@@ -48,16 +47,16 @@ async def tried(ask: Callable[[], Awaitable[_T]], stop: asyncio.Event, *, gives_
     Raises:
         BrokerError: with *gives_up*, if another try cannot help.
     """
-    told = ""
+    trouble = ""
     while not stop.is_set():
         try:
             return await ask()
         except BrokerError as error:
             if gives_up and not error.retriable:
                 raise
-            if str(error) != told:
-                told = str(error)
-                log.warning("%s; trying again every second", told)
+            if str(error) != trouble:
+                trouble = str(error)
+                log.warning("%s; trying again every second", trouble)
             with suppress(TimeoutError):
                 async with asyncio.timeout(_PAUSE_S):
                     await stop.wait()
@@ -87,13 +86,13 @@ async def find_out(settings: WorkerSettings, cluster: Cluster, lookup: TopicLook
     async with answering(settings.kafka):
         counts = await counted(cluster, dataclasses.astuple(topics))
         await cluster.look_up([topics.requests, topics.sealed, topics.oscillator])
-        told = await lookup.look_up(dataclasses.astuple(topics))
+        verdicts = await lookup.look_up(dataclasses.astuple(topics))
     sealed_with = partitions_in(await SealLog(cluster, topics.sealed).seals(0)) if topics.sealed in counts else 0
     partitions = served_partitions(counts, topics, sealed_with, settings.partitions)
     for name in (topics.requests, topics.rejected, topics.replies):
-        if not isinstance(told[name], Target):
-            raise TopicsError(f"topic {name} cannot be written to: {told[name]}")
-    return Found(partitions, {name: target for name, target in told.items() if isinstance(target, Target)})
+        if not isinstance(verdicts[name], Target):
+            raise TopicsError(f"topic {name} cannot be written to: {verdicts[name]}")
+    return Found(partitions, {name: target for name, target in verdicts.items() if isinstance(target, Target)})
 
 
 def served_partitions(found: Mapping[str, int], topics: Topics, sealed_with: int, wanted: int) -> int:
@@ -102,7 +101,6 @@ def served_partitions(found: Mapping[str, int], topics: Topics, sealed_with: int
 
     Args:
         found: number of partitions of each existing topic of the service.
-        topics: names of the topics.
         sealed_with: the number in the last seals; 0 without seals.
         wanted: the number in the settings; 0 if none.
 
@@ -119,15 +117,15 @@ def served_partitions(found: Mapping[str, int], topics: Topics, sealed_with: int
             f"for life, since timer ids are routed by it: give {sealed_with}, or leave the option out"
         )
     served = sealed_with or wanted
-    told = ", ".join(f"{topic} has {count}" for topic, count in aligned.items())
+    counts = ", ".join(f"{topic} has {count}" for topic, count in aligned.items())
     if not served and len(set(aligned.values())) > 1:
         raise TopicsError(
-            f"partition counts differ: {told}, and no seal tells with how many the service has run. Add partitions to "
-            "those that have fewer; or, if some were added by mistake, give --partitions with the number before"
+            f"partition counts differ: {counts}, and no seal tells with how many the service has run. Add partitions "
+            "to those that have fewer; or, if some were added by mistake, give --partitions with the number before"
         )
     if min(aligned.values()) < served:
         raise TopicsError(
-            f"the service runs with {served} partitions, and {told}: add partitions to those that have fewer "
+            f"the service runs with {served} partitions, and {counts}: add partitions to those that have fewer "
             f"(kafka-topics.sh --alter --topic … --partitions {served})"
         )
     return served or found[topics.requests]

@@ -25,7 +25,7 @@ from aiokafka.errors import KafkaError
 
 from kafka_timers.adapters import door_topics
 from kafka_timers.adapters.added import AddedPartitions
-from kafka_timers.adapters.passing import DoorSettings, Outlet
+from kafka_timers.adapters.passing import DoorSettings
 from kafka_timers.adapters.reader import AdapterReader
 from kafka_timers.broker.bounds import LogBounds
 from kafka_timers.broker.cluster import Cluster
@@ -43,26 +43,25 @@ from kafka_timers.processes.start import Found, connected, find_out, tried
 from kafka_timers.processes.supervisor import keep_member_id, run_all
 from kafka_timers.runtime.log_reader import LogReader
 from kafka_timers.runtime.metrics import WorkerMetrics
+from kafka_timers.runtime.outlet import Outlet
 from kafka_timers.runtime.priority import PriorityGate
 from kafka_timers.runtime.probes import Probes
-from kafka_timers.runtime.rejecting import Rejects
 from kafka_timers.runtime.targets import TopicLookup
 from kafka_timers.runtime.tasks import cancel
 from kafka_timers.runtime.ticks import TickReader
 from kafka_timers.settings import WorkerSettings
 from kafka_timers.worker.end_offsets import EndOffsets
 from kafka_timers.worker.held import Held
-from kafka_timers.worker.history import History
 from kafka_timers.worker.lake_watch import watch_lake
 from kafka_timers.worker.membership import make_app
 from kafka_timers.worker.owner import Owner
-from kafka_timers.worker.ports import Stores
 from kafka_timers.worker.prebuild import ByteBudget
 from kafka_timers.worker.query_server import QueryServer
 from kafka_timers.worker.questions import Questions
 from kafka_timers.worker.replies import KafkaReplies
 from kafka_timers.worker.sender import KafkaSender
 from kafka_timers.worker.shared import Ports
+from kafka_timers.worker.slices import History
 from kafka_timers.worker.stores import StoreFolders
 from kafka_timers.worker.unowned import Unowned
 
@@ -87,7 +86,6 @@ class Worker:
     One worker process.
 
     Args:
-        settings: settings of this process.
         clock: measures lateness and idle time; it never decides whether a timer is due.
     """
 
@@ -154,7 +152,9 @@ class Worker:
             if horizon_s := self._settings.horizon_s:
                 chores.append(watch_lake(cluster, self._settings.topic_prefix, horizon_s, self.metrics.lake_closed))
             if not self._settings.no_planner:
-                chores.append(self._planner(ports).run())
+                metrics = PlannerMetrics(self.metrics.registry)
+                planner = SchedulePlanner(self._settings, ports.outlet, ports.gate, metrics, self._clock)
+                chores.append(planner.run())
             tasks = [asyncio.create_task(chore) for chore in chores]
             stack.push_async_callback(cancel, tasks)
             membership = asyncio.create_task(self._belong(ports, stop))
@@ -187,8 +187,8 @@ class Worker:
             await _leave(app)
             if isinstance(error, KafkaError):
                 at, group = self._settings.kafka, self._settings.group
-                told = f"no broker of {at} lets this worker join group {group}: {type(error).__name__}"
-                raise BrokerError(told, retriable=True) from error
+                why = f"no broker of {at} lets this worker join group {group}: {type(error).__name__}"
+                raise BrokerError(why, retriable=True) from error
             raise
         return app
 
@@ -288,7 +288,7 @@ class Worker:
             new_sender=lambda number: KafkaSender(settings, cluster, number, topics),
             stores=StoreFolders(Path(settings.data_dir), f"{cluster.id}/{topics.requests}", settings.horizon_s),
             callback_topics=lookup,
-            rejects=Rejects(topics.rejected, found.own[topics.rejected], topics.requests, home),
+            outlet=Outlet(topics.requests, home, topics.rejected, found.own[topics.rejected]),
             history=history_of(settings),
             replies=replies,
             budget=ByteBudget(settings.arm_bytes),
@@ -312,27 +312,14 @@ class Worker:
         named = door_topics(self._settings.door)
         if not named:
             return []
-        outlet = _outlet(ports)
         return [
-            AdapterReader(door_settings(self._settings), name, topic, outlet, ports.gate, self.metrics, self._clock)
+            AdapterReader(
+                door_settings(self._settings), name, topic, ports.outlet, ports.gate, self.metrics, self._clock
+            )
             for name, topic in named
         ]
 
-    def _planner(self, ports: Ports) -> SchedulePlanner:
-        settings = self._settings
-        return SchedulePlanner(
-            settings.kafka,
-            settings.topic_prefix,
-            settings.group,
-            settings.session_timeout_s,
-            settings.transaction_timeout_s,
-            _outlet(ports),
-            ports.gate,
-            PlannerMetrics(self.metrics.registry),
-            self._clock,
-        )
-
-    async def _keep_house(self, lookup: TopicLookup, stores: Stores) -> None:
+    async def _keep_house(self, lookup: TopicLookup, stores: StoreFolders) -> None:
         while True:
             await asyncio.sleep(_HOUSEKEEPING_S)
             for owner in self._owners.values():
@@ -357,7 +344,7 @@ class Worker:
                 await unowned.look([number for number in range(ports.partitions) if number not in self._owners])
 
     async def _watch_topics(self, cluster: Cluster, lookup: TopicLookup, served: int) -> None:
-        topics, told = self._topics, list[str]()
+        topics, known = self._topics, list[str]()
         while True:
             with _logged("the settings of the service's topics could not be read"):
                 found = await lookup.look_up(dataclasses.astuple(topics))
@@ -368,26 +355,19 @@ class Worker:
                 self.metrics.retention.set(now.retention_s)
                 self.metrics.topic_problems.set(len(now.problems))
                 for problem in now.problems:
-                    if problem not in told:
+                    if problem not in known:
                         log.warning("%s", problem)
-                told = now.problems
+                known = now.problems
             await asyncio.sleep(_WATCH_TOPICS_S)
 
     async def _reject_added(self, ports: Ports) -> None:
         """Reject the records of partitions that were added to `timer-request`, once there are some."""
         await self._has_added.wait()
-        rejects, topic = ports.rejects, ports.names.requests
         # Nothing is sent to the topic itself.
-        outlet = Outlet(topic, rejects.target, rejects.topic, rejects.target)
-        settings, clock = self._settings, self._clock
-        await AddedPartitions(
-            door_settings(settings), topic, ports.partitions, outlet, ports.gate, self.metrics, clock
-        ).run()
-
-
-def _outlet(ports: Ports) -> Outlet:
-    """Return where doors and the planner send requests, and records that they refuse."""
-    return Outlet(ports.names.requests, ports.rejects.home, ports.rejects.topic, ports.rejects.target)
+        outlet = dataclasses.replace(ports.outlet, requests_take=ports.outlet.rejected_takes)
+        settings, topic = door_settings(self._settings), outlet.requests
+        added = AddedPartitions(settings, topic, ports.partitions, outlet, ports.gate, self.metrics, self._clock)
+        await added.run()
 
 
 def run(settings: WorkerSettings) -> int:
@@ -429,7 +409,6 @@ def _keep_memory() -> None:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Lock *folder* for this process."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / "lock").open("wb")

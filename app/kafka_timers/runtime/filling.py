@@ -13,12 +13,7 @@ Ready = tuple[Batch, str, int]
 
 
 class Filling:
-    """
-    Batches to be filled, one for each topic and partition.
-
-    Args:
-        new_batch: returns an empty batch.
-    """
+    """Batches to be filled, one for each topic and partition."""
 
     def __init__(self, new_batch: Callable[[], BatchBuilder]) -> None:
         self._new_batch = new_batch

@@ -6,16 +6,9 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-__all__ = ["KnownGauge"]
-
 
 class KnownGauge(Collector):
-    """
-    A gauge without labels that a scraper does not see while its value is None.
-
-    Attributes:
-        value: the value to show.
-    """
+    """A gauge without labels that a scraper does not see while its value is None."""
 
     def __init__(self, name: str, help: str, registry: CollectorRegistry) -> None:
         self.value: float | None = None

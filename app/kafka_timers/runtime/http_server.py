@@ -8,22 +8,14 @@ from aiohttp.typedefs import Middleware
 
 from kafka_timers.errors import SettingsError
 
-__all__ = ["HttpServer"]
-
 
 class HttpServer:
     """
     Serves the routes that you add to `routes` before `start`.
 
     Args:
-        host: address to listen on.
         port: port to listen on; 0 serves nothing.
         tls: context to serve HTTPS with; None serves HTTP.
-        middlewares: aiohttp middlewares, which see each request first.
-
-    Attributes:
-        port: as given.
-        routes: the router of the server.
     """
 
     def __init__(

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from aiokafka.errors import KafkaError, StaleMetadata
 
-from kafka_timers.broker.fetching import Fetched
+from kafka_timers.broker.fetching import Fetched, Fetcher
 from kafka_timers.core.wire import ReadRecord
 from kafka_timers.runtime.priority import PriorityGate
 from kafka_timers.runtime.tasks import cancel
@@ -33,63 +33,32 @@ _QUIET_FETCHES = 10
 _RETRY_S = 0.1
 
 
-class Log(Protocol):
-    """Reads records of a log from the leaders of its partitions."""
-
-    def leaders(self, numbers: Iterable[int]) -> dict[int, list[int]]:
-        """
-        Return the partitions *numbers* by the node that leads them. Partitions without a known leader are left out.
-        """
-
-    async def find_leaders(self) -> None:
-        """Look up again which node leads each partition."""
-
-    async def moved(self) -> None:
-        """Return once a partition has another leader."""
-
-    async def fetch(
-        self, node: int, positions: Mapping[int, int], wait_ms: int, *, anew: bool
-    ) -> dict[int, Fetched | KafkaError]:
-        """
-        Return the records of partitions from their *positions* on, or the reason why a partition cannot be read.
-
-        If not *anew*, partitions may be left out that have no more to tell than when *node* was last fetched from.
-        """
-
-
-class Place(Protocol):
+class _Place(Protocol):
     """A partition, and the offset up to which it has been read."""
 
     @property
-    def number(self) -> int:
-        """Partition number."""
+    def number(self) -> int: ...
 
     @property
-    def position(self) -> int:
-        """The next offset to read."""
+    def position(self) -> int: ...
 
 
-class Feed(Protocol):
-    """Takes the records of one partition."""
+class _Feed(Protocol):
+    """Takes the records of one partition, as `Follower` does."""
 
     # The offset that a caller waits for.
     awaited: int
 
     @property
-    def partition(self) -> Place:
-        """The partition, with its position."""
+    def partition(self) -> _Place: ...
 
-    async def ready(self) -> None:
-        """Wait until records may be fed."""
+    async def ready(self) -> None: ...
 
-    def ingest(self, records: Sequence[ReadRecord], position: int) -> None:
-        """Take *records*. Afterwards the log has been read up to *position*."""
+    def ingest(self, records: Sequence[ReadRecord], position: int) -> None: ...
 
-    def blocked(self, stable: int, end: int) -> None:
-        """Note that an open transaction blocks reading between *stable* and *end*; if these are equal, none does."""
+    def blocked(self, stable: int, end: int) -> None: ...
 
-    def fail(self, error: Exception) -> None:
-        """Note that the partition cannot be read. Nothing more is fed."""
+    def fail(self, error: Exception) -> None: ...
 
 
 class LogReader:
@@ -97,14 +66,13 @@ class LogReader:
     Reads those partitions of a log that have a feed.
 
     Args:
-        request_log: the log to read.
         gate: sending goes before reading, except while a feed awaits an offset.
     """
 
-    def __init__(self, request_log: Log, gate: PriorityGate) -> None:
+    def __init__(self, request_log: Fetcher, gate: PriorityGate) -> None:
         self._log = request_log
         self._gate = gate
-        self._feeds: dict[int, Feed] = {}
+        self._feeds: dict[int, _Feed] = {}
         # Nodes that have not answered; each is logged once.
         self._silent: set[int] = set()
         # Partitions that their leaders could not serve; each is logged once.
@@ -120,12 +88,12 @@ class LogReader:
         """The partitions that are read."""
         return list(self._feeds)
 
-    def add(self, feed: Feed) -> None:
+    def add(self, feed: _Feed) -> None:
         """Read the partition of *feed* from its position on."""
         self._feeds[feed.partition.number] = feed
         self._changed.set()
 
-    def remove(self, feed: Feed) -> None:
+    def remove(self, feed: _Feed) -> None:
         """Stop reading for *feed*."""
         if self._feeds.get(feed.partition.number) is feed:
             del self._feeds[feed.partition.number]
@@ -166,7 +134,7 @@ class LogReader:
         with suppress(KafkaError):
             await self._log.find_leaders()
 
-    async def _follow(self, node: int, feeds: Mapping[int, Feed]) -> None:
+    async def _follow(self, node: int, feeds: Mapping[int, _Feed]) -> None:
         """Read for *feeds*, whose partitions *node* leads, until one has another leader or the node does not answer."""
         if before := self._fetches.get(node):
             # A connection answers its fetches in order. Many partitions come and go at a time. With one more fetch for
@@ -220,7 +188,7 @@ class LogReader:
         # The task may be dropped before its error is retrieved.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
-    async def _feed(self, feed: Feed, fetched: Fetched) -> int:
+    async def _feed(self, feed: _Feed, fetched: Fetched) -> int:
         """Hand the fetched records over, and return their number."""
         count, more = 0, True
         feed.blocked(fetched.stable, fetched.end)
@@ -252,6 +220,6 @@ class LogReader:
                 await self._awaited.wait()
         self._awaited.clear()
 
-    def _drop(self, feed: Feed, error: Exception) -> None:
+    def _drop(self, feed: _Feed, error: Exception) -> None:
         self.remove(feed)
         feed.fail(error)

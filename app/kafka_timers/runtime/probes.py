@@ -16,15 +16,12 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from kafka_timers.runtime.http_server import HttpServer
 
-__all__ = ["Probes", "served_by_thread"]
-
 
 class Probes(HttpServer):
     """
     A small HTTP server for the metrics and the health of one process.
 
     Args:
-        host: address to listen on.
         port: port to listen on; 0 serves nothing.
         registry: the metrics that /metrics shows.
         live: returns reasons, as sentences, to restart this process; none when it is alive.

@@ -3,14 +3,11 @@ Refused requests as records of `timer-rejected`.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
 
-from kafka_timers.core.callbacks import HEADER_OVERHEAD_BYTES, OVERHEAD_BYTES, Target
+from kafka_timers.core.callbacks import HEADER_OVERHEAD_BYTES, OVERHEAD_BYTES
+from kafka_timers.core.rejected import Refused as Refused
 from kafka_timers.core.rejected import as_written
 from kafka_timers.core.wire import REJECT_PREFIX, reject_headers
-
-__all__ = ["Headers", "Refused", "Rejected", "Rejects", "fitted", "refused_records", "size_of"]
 
 Headers = list[tuple[str, bytes | None]]
 # Offset, key and value of a record of `timer-request`.
@@ -22,53 +19,16 @@ _WORDS_BYTES_MAX = 500
 _CUT_BYTES = len(_CUT_HEADER) + 2 * HEADER_OVERHEAD_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class Rejects:
-    """
-    Topics for refused requests.
-
-    Attributes:
-        topic: the topic of refused requests.
-        target: limits of that topic.
-        source: the topic that the requests came from. Misplaced requests are forwarded on it to the partition of their
-            timer id.
-        home: limits of the source topic, and its number of served partitions.
-    """
-
-    topic: str
-    target: Target
-    source: str
-    home: Target
-
-
-class Refused(NamedTuple):
-    """A refused record: the headers about its refusal, its key and value, and its own headers."""
-
-    told: Headers
-    key: bytes | None
-    value: bytes | None
-    own: Headers
-
-
 def refused_records(
     reason: str, source: str, number: int, records: Sequence[Rejected], words: str = ""
 ) -> Iterator[Refused]:
-    """
-    Yield each of *records* as a rejected record: unchanged, or as the record from which a door made it.
-
-    Args:
-        reason: the reason for refusing them.
-        source: name of `timer-request`.
-        number: partition number.
-        records: the records.
-        words: the broker's message; may be empty.
-    """
+    """Yield each of *records* as a rejected record: unchanged, or as the record from which a door made it."""
     said: Headers = [(REJECT_PREFIX + "words", words.encode()[:_WORDS_BYTES_MAX])] if words else []
-    all_told = reject_headers(reason, source, number, [offset for offset, _, _ in records])
-    for told, (offset, key, value) in zip(all_told, records, strict=True):
+    all_about = reject_headers(reason, source, number, [offset for offset, _, _ in records])
+    for about, (offset, key, value) in zip(all_about, records, strict=True):
         written = as_written(reason, f"{number}:{offset}", key, value)
-        refused = Refused(told, key, value, []) if written is None else Refused(*written)
-        refused.told.extend(said)
+        refused = written or Refused(about, key, value, [])
+        refused.about.extend(said)
         yield refused
 
 
@@ -79,9 +39,9 @@ def fitted(refused: Refused, room: int) -> tuple[bytes | None, bytes | None, Hea
     The record's own headers are dropped first. Own headers that look like ours are always left out: they may describe
     an earlier refusal.
     """
-    told, key, value, own = refused
+    about, key, value, own = refused
     own = [header for header in own if not header[0].startswith(REJECT_PREFIX)]
-    room -= _bytes_of(told) + _CUT_BYTES
+    room -= _bytes_of(about) + _CUT_BYTES
     if (own_bytes := _bytes_of(own)) <= room:
         # The headers hold most of the command.
         room -= own_bytes
@@ -91,7 +51,7 @@ def fitted(refused: Refused, room: int) -> tuple[bytes | None, bytes | None, Hea
     kept = key and key[:room], value and value[: max(room - len(key or b""), 0)]
     left_out = sum(len(whole or b"") - len(part or b"") for whole, part in zip((key, value), kept, strict=True))
     cut: Headers = [(_CUT_HEADER, b"%d" % left_out)] if left_out else []
-    return *kept, [*told, *own, *cut]
+    return *kept, [*about, *own, *cut]
 
 
 def size_of(key: bytes | None, value: bytes | None, headers: Headers) -> int:

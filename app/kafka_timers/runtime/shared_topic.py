@@ -18,8 +18,6 @@ from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.groups import joining
 from kafka_timers.runtime.tasks import cancel
 
-__all__ = ["SharedTopic"]
-
 _POLL_S = 0.2
 # A leader that was cut off reports neither news nor an error. Other brokers know the new leader.
 _REFRESH_S = 5.0
@@ -30,13 +28,9 @@ class SharedTopic(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka 
     The partitions of a topic that this process has.
 
     Args:
-        kafka: the cluster to connect to.
-        topic: name of the topic.
-        group: consumer group that shares the partitions.
-        session_timeout_s: seconds of silence after which other members take over.
         serve: serves a partition until it is cancelled.
         is_served: returns True if a partition is to be served at all.
-        told: user data of this process in the group, which `group_of` returns.
+        user_data: user data of this process in the group, which `group_of` returns.
 
     Attributes:
         assigned: partitions that the group has assigned to this process and that are to be served.
@@ -51,7 +45,7 @@ class SharedTopic(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka 
         session_timeout_s: float,
         serve: Callable[[Cluster, TopicPartition], Coroutine[None, None, None]],
         is_served: Callable[[TopicPartition], bool],
-        told: bytes = b"",
+        user_data: bytes = b"",
     ) -> None:
         self.assigned: frozenset[TopicPartition] = frozenset()
         self.is_member = False
@@ -61,7 +55,7 @@ class SharedTopic(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka 
         self._session_ms = int(session_timeout_s * 1000)
         self._serve = serve
         self._is_served = is_served
-        self._assignor = _telling(told)
+        self._assignor = _assignor_with(user_data)
         self._changed = asyncio.Event()
         self._serving: dict[TopicPartition, asyncio.Task[None]] = {}
 
@@ -116,19 +110,18 @@ class SharedTopic(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka 
         await cancel(serving.values())
 
 
-def _telling(told: bytes) -> type[RoundRobinPartitionAssignor]:
-    """Return aiokafka's default assignor, whose members tell *told* of themselves."""
+def _assignor_with(user_data: bytes) -> type[RoundRobinPartitionAssignor]:
+    """Return aiokafka's default assignor, whose members have this *user_data*."""
 
-    class Telling(RoundRobinPartitionAssignor):  # type: ignore[misc]  # aiokafka has no types
+    class WithUserData(RoundRobinPartitionAssignor):  # type: ignore[misc]  # aiokafka has no types
         @classmethod
         def metadata(cls, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
-            return ConsumerProtocolMemberMetadata(cls.version, list(topics), told)
+            return ConsumerProtocolMemberMetadata(cls.version, list(topics), user_data)
 
-    return Telling
+    return WithUserData
 
 
 async def _refresh(cluster: Cluster) -> None:
-    """Look the leaders up from time to time."""
     while True:
         await asyncio.sleep(_REFRESH_S)
         with suppress(KafkaError):

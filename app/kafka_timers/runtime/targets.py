@@ -138,8 +138,8 @@ class TopicLookup:
         if missing := [name for name in names if settings[name] is Reason.TOPIC_UNKNOWN]:
             # A broker that was cut off from the others does not know new topics.
             for answer in await self._cluster.ask_two(settings_of(missing, asks_for)):
-                told = _settings_in(answer)
-                settings |= {name: found for name, found in told.items() if found is not Reason.TOPIC_UNKNOWN}
+                known = _settings_in(answer)
+                settings |= {name: found for name, found in known.items() if found is not Reason.TOPIC_UNKNOWN}
         return settings
 
 

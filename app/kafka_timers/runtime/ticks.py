@@ -39,8 +39,6 @@ class _Place:
 
 
 class _Ticks:
-    """Passes on the ticks of one partition."""
-
     awaited = 0
 
     def __init__(
@@ -75,7 +73,6 @@ class TickReader:
 
     Args:
         cluster: the cluster to ask. It must have looked the topic up.
-        topic: name of `oscillator`.
         on_tick: called with each tick, beginning with the newest existing one. It must not take long.
     """
 

@@ -15,8 +15,6 @@ from kafka_timers.runtime.filling import BATCH_BYTES, Ready
 from kafka_timers.runtime.rejecting import Headers
 from kafka_timers.worker.sent import SentBatches
 
-__all__ = ["Accumulator", "OpenBatches", "accumulator_to", "partition_in", "place_in", "tombstone_in"]
-
 
 @dataclass(slots=True)
 class Accumulator:
@@ -79,9 +77,6 @@ class OpenBatches:
     The batches of a slice while they are filled.
 
     Args:
-        new_batch: makes a batch for the sender.
-        clock: provides the time of sending.
-        not_before_ms: earliest timestamp of records.
         callbacks: the topics of callbacks and tombstones.
         own: topics of the service. Their batches leave last, and no seal names them.
 

@@ -24,8 +24,6 @@ from kafka_timers.broker.internals import topics_assigned
 from kafka_timers.core.wire import FORMAT
 from kafka_timers.worker.placement import Member, spread
 
-__all__ = ["StoreAssignor"]
-
 # A key beside the topics, in the numbers that Faust sends to all members. No topic name contains a space.
 _FORMAT_KEY = "format of seals"
 
@@ -54,23 +52,17 @@ class StoreAssignor(PartitionAssignor):
         """Return the data that this member sends to the assigning member."""
         conf = self.app.conf
         owns, stores = sorted(at.partition for at in self.assigned_actives()), _stores_in(Path(conf.datadir))
-        told = {"url": str(conf.canonical_url), "owns": owns, "stores": stores, "format": FORMAT}
-        return ConsumerProtocolMemberMetadata(self.version, list(topics), json.dumps(told).encode())
+        facts = {"url": str(conf.canonical_url), "owns": owns, "stores": stores, "format": FORMAT}
+        return ConsumerProtocolMemberMetadata(self.version, list(topics), json.dumps(facts).encode())
 
     def assign(
         self, cluster: Any, member_metadata: Mapping[str, ConsumerProtocolMemberMetadata]
     ) -> MutableMapping[str, ConsumerProtocolMemberAssignment]:
-        """
-        Return the assignment of each member of the group, in the form that Faust reads in `on_assignment`.
-
-        Args:
-            cluster: returns the number of partitions of a topic.
-            member_metadata: the data that each member has sent, by member id.
-        """
-        told = {name: json.loads(metadata.user_data) for name, metadata in member_metadata.items()}
+        """Return the assignment of each member of the group, in the form that Faust reads in `on_assignment`."""
+        facts = {name: json.loads(metadata.user_data) for name, metadata in member_metadata.items()}
         members = {
             name: Member(frozenset(each["owns"]), {int(number): at for number, at in each["stores"].items()})
-            for name, each in told.items()
+            for name, each in facts.items()
         }
         assigned = {name: ClientAssignment(actives={}, standbys={}) for name in members}
         wanted = {name: topic for name, metadata in member_metadata.items() for topic in metadata.subscription}
@@ -80,12 +72,12 @@ class StoreAssignor(PartitionAssignor):
         count = min(len(cluster.partitions_for_topic(topic) or ()), self.app.conf.topic_partitions)
         for name, numbers in spread(count, ours).items():
             assigned[name].actives[topic] = numbers
-        groups = {topic: 0, _FORMAT_KEY: min(told[name]["format"] for name in ours)}
+        groups = {topic: 0, _FORMAT_KEY: min(facts[name]["format"] for name in ours)}
         return {
             name: ConsumerProtocolMemberAssignment(
                 self.version,
                 sorted(own.actives.items()),
-                zlib.compress(ClientMetadata(own, told[name]["url"], {}, {}, groups).dumps()),
+                zlib.compress(ClientMetadata(own, facts[name]["url"], {}, {}, groups).dumps()),
             )
             for name, own in assigned.items()
         }

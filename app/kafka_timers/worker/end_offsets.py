@@ -17,7 +17,7 @@ from kafka_timers.broker.bounds import Bound, LogBounds
 from kafka_timers.broker.cluster import Cluster, Leader
 from kafka_timers.clock import Clock
 
-_Told = Mapping[int, Bound | int]
+_Bounds = Mapping[int, Bound | int]
 
 
 # Answers of a broker that does not lead a partition.
@@ -30,8 +30,6 @@ class _Round:
     The questions of one tick.
 
     Attributes:
-        second: second of the tick.
-        began_s: start of the round on the monotonic clock, in seconds.
         leaders: known leaders of the partitions at the start.
         left: brokers whose answers are missing for a proof, by partition.
         ends: the leader's answer by partition; None if the partition has to be asked for again.
@@ -49,11 +47,7 @@ class EndOffsets:
     End offsets of the request log, asked for once for each tick.
 
     Args:
-        bounds: bounds of the log.
-        cluster: knows the replicas of each partition.
-        topic: name of the log.
         numbers: returns the partitions that this worker reads.
-        clock: provides the time of a proof.
     """
 
     def __init__(
@@ -68,7 +62,7 @@ class EndOffsets:
         self._proved_s: dict[int, float] = {}
         # An older question may still wait for a silent broker.
         # A dict keeps their order, so that a seed of the simulation gives one history.
-        self._open: dict[asyncio.Task[_Told], None] = {}
+        self._open: dict[asyncio.Task[_Bounds], None] = {}
 
     async def end(self, number: int, second: int) -> int:
         """
@@ -80,8 +74,8 @@ class EndOffsets:
         asked = self._round
         if asked is None or second != asked.second:
             asked = self._round = self._ask(second)
-        told = asked.ends.get(number)
-        end = await asyncio.shield(told) if told else None
+        answer = asked.ends.get(number)
+        end = await asyncio.shield(answer) if answer else None
         # If this fails too, its error has the reason.
         return await self._bounds.end(number) if end is None else end
 
@@ -110,12 +104,12 @@ class EndOffsets:
             task.add_done_callback(partial(self._heard, asked, node, numbers))
         return asked
 
-    def _heard(self, asked: _Round, node: int, numbers: Collection[int], task: asyncio.Task[_Told]) -> None:
+    def _heard(self, asked: _Round, node: int, numbers: Collection[int], task: asyncio.Task[_Bounds]) -> None:
         del self._open[task]
         # asyncio logs an exception that was never retrieved, and nothing else retrieves this one.
-        told: _Told = {} if task.cancelled() or task.exception() else task.result()
+        bounds: _Bounds = {} if task.cancelled() or task.exception() else task.result()
         for number in numbers:
-            bound, end, left = told.get(number), asked.ends[number], asked.left[number]
+            bound, end, left = bounds.get(number), asked.ends[number], asked.left[number]
             leads = isinstance(bound, Bound) and bound.epoch >= asked.leaders[number].epoch
             is_leader = node == asked.leaders[number].node
             if not end.done() and (leads or is_leader):

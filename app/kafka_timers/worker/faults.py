@@ -18,8 +18,8 @@ from kafka_timers.core.refused import Reason
 from kafka_timers.core.versions import KnownFromError
 from kafka_timers.errors import KafkaTimersError
 from kafka_timers.worker.damage import is_damage, is_of_the_disk, is_own_lock
-from kafka_timers.worker.ports import Stores
 from kafka_timers.worker.room import DiskFullError, is_full
+from kafka_timers.worker.stores import StoreFolders
 
 
 class FencedError(Exception):
@@ -39,8 +39,6 @@ class RequestLogError(Exception):
     The seals do not belong to this request log. Firing from it would lose or repeat timers.
 
     Args:
-        topic: name of the log.
-        number: partition number.
         end: the offset after the log's last request.
         fired_to: the offset up to which requests have fired.
     """
@@ -69,7 +67,7 @@ class Kind(Enum):
     UNEXPECTED = auto()
 
 
-class Reaction(NamedTuple):
+class _Reaction(NamedTuple):
     """
     How the owner of a partition reacts to a kind of fault, until it takes the partition over again.
 
@@ -77,7 +75,6 @@ class Reaction(NamedTuple):
         pauses_s: seconds for which it leaves the partition alone: after the first failure in a row, the second and so
             on. Without any, it waits one session of the group.
         trouble: its reason on /readyz, with the text of the fault for `{}`.
-        level: level of its log message.
         says: the log message, with the number of the partition and the text of the fault.
         drop: disposes of the store of a partition, once that is closed.
         is_failure: True if a callback topic may be the cause, and the next failure in a row waits longer.
@@ -87,7 +84,7 @@ class Reaction(NamedTuple):
     trouble: str = "failed ({})"
     level: int = logging.WARNING
     says: str = "partition %d: %s"
-    drop: Callable[[Stores, int], None] | None = None
+    drop: Callable[[StoreFolders, int], None] | None = None
     is_failure: bool = True
 
     def pause_s(self, failures: int, session_s: float) -> float:
@@ -102,25 +99,25 @@ _GROWING_S = (0.1, 0.5, 1.0, 1.0, 2.0, 2.0, 5.0)
 REACTIONS = {
     # Either this worker has lost the partition and learns of it with its next heartbeat, or the broker gave up a
     # transaction that took too long. After a whole session without news it is the latter.
-    Kind.FENCED: Reaction((), "is owned by another worker", is_failure=False),
+    Kind.FENCED: _Reaction((), "is owned by another worker", is_failure=False),
     # By then a heartbeat has shown whether another worker has the partition.
-    Kind.PERHAPS_FENCED: Reaction((1.0,)),
+    Kind.PERHAPS_FENCED: _Reaction((1.0,)),
     # No fault of anybody: the partition goes on, and what /readyz says of it stays.
-    Kind.NEEDS_OLDER: Reaction((0.0,), "", logging.INFO, is_failure=False),
+    Kind.NEEDS_OLDER: _Reaction((0.0,), "", logging.INFO, is_failure=False),
     # The log is read again once the disk has room.
-    Kind.DISK_FULL: Reaction(
+    Kind.DISK_FULL: _Reaction(
         *((1.0,), "stands still ({})", logging.ERROR, "partition %d: %s. Its timers wait, and its store is dropped"),
         drop=lambda stores, number: stores.make_room(number),
         is_failure=False,
     ),
-    Kind.DAMAGED: Reaction(
+    Kind.DAMAGED: _Reaction(
         _GROWING_S,
         says="partition %d: %s; it is damaged and is rebuilt from the log",
         drop=lambda stores, number: stores.destroy(number),
     ),
-    Kind.LOCKED: Reaction(_GROWING_S),
-    Kind.EXPECTED: Reaction(_GROWING_S),
-    Kind.UNEXPECTED: Reaction(_GROWING_S),
+    Kind.LOCKED: _Reaction(_GROWING_S),
+    Kind.EXPECTED: _Reaction(_GROWING_S),
+    Kind.UNEXPECTED: _Reaction(_GROWING_S),
 }
 
 
@@ -130,8 +127,6 @@ class Fault:
     The reason why a partition cannot continue.
 
     Attributes:
-        text: a sentence for people.
-        kind: the kind, which decides how to react.
         read_from: the offset from which the log must be read again; None to continue where reading stopped.
     """
 

@@ -25,10 +25,10 @@ from kafka_timers.core.sums import hash_of_seal
 from kafka_timers.core.tick_clock import TickClock
 from kafka_timers.core.wire import Sealed
 from kafka_timers.worker.faults import TopicsRefusedError
-from kafka_timers.worker.follower import Follower, withdrawn_keys
+from kafka_timers.worker.follower import Follower
 from kafka_timers.worker.outbox import Outbox
-from kafka_timers.worker.ports import Sender
 from kafka_timers.worker.prebuild import Prebuilt, PrebuiltSeconds, behind
+from kafka_timers.worker.sender import KafkaSender
 from kafka_timers.worker.shared import Ports
 from kafka_timers.worker.slices import Slice
 
@@ -70,16 +70,7 @@ class _Committed(NamedTuple):
 
 
 class SliceSize:
-    """
-    Limits of one transaction. They shrink after a slice that took too long, and then grow again.
-
-    Args:
-        rows_max: upper limit of callbacks.
-        bytes_max: upper limit of the bytes of their requests.
-
-    Attributes:
-        rows, bytes: the current limits.
-    """
+    """Limits of one transaction. They shrink after a slice that took too long, and then grow again."""
 
     def __init__(self, rows_max: int, bytes_max: int) -> None:
         self.rows, self.bytes = self._most = rows_max, bytes_max
@@ -99,13 +90,7 @@ class Firing:
     Fires for one owner, whose sender has fenced the previous owner.
 
     Args:
-        number: partition number.
-        ports: objects shared by all owners of the process.
-        follower: an open follower.
-        sender: a started sender.
-        outbox: holds the answers that a seal waits for.
         size: limits of slices; outlives this object.
-        tick_clock: tells which moments have come.
         previous: `hash_of_seal` of the last seal of the partition.
         is_interrupted: returns True if something is more urgent than prebuilding.
         is_stopped: returns True if the partition must be given up.
@@ -120,7 +105,7 @@ class Firing:
         number: int,
         ports: Ports,
         follower: Follower,
-        sender: Sender,
+        sender: KafkaSender,
         outbox: Outbox,
         size: SliceSize,
         tick_clock: TickClock,
@@ -157,8 +142,9 @@ class Firing:
 
     def on_read(self, changes: Changes) -> None:
         """Note *changes* from reading the log: prebuilt callbacks may be invalid or incomplete now."""
-        for key in withdrawn_keys(changes):
-            self._prebuilt.withdrawn(key)
+        for key, mark in changes.marks.items():
+            if mark is not None:
+                self._prebuilt.withdrawn(key)
         if changes.rows:
             self._prebuilt.added(min(changes.rows)[0])
 
@@ -246,7 +232,6 @@ class Firing:
         )
 
     def _begin(self, end_ms: int) -> _OpenScan:
-        """Open the scan up to *end_ms*, or continue the open one."""
         partition = self._partition
         partition.begin(end_ms)
         scan = partition.scan
@@ -255,7 +240,6 @@ class Firing:
         return _OpenScan(*partition.keys_left(), scan.end_ms, scan.snapshot)
 
     async def _fire_slice(self, scan: _OpenScan) -> None:
-        """Send the next slice of *scan* and its seal."""
         try:
             # After the transaction's timeout the broker would abort it anyway.
             async with asyncio.timeout(self._ports.settings.transaction_timeout_s * 0.8):
@@ -376,7 +360,7 @@ class Firing:
             self._number,
             self._sender.new_batch,
             ports.callback_topics,
-            ports.rejects,
+            ports.outlet,
             ports.history,
             ports.clock,
             rows_max=self._size.rows,
@@ -400,7 +384,8 @@ class Firing:
         proved_s = ends.proved_s(number)
         if proved_s is not None and began_s - proved_s < _PROVED_FOR_S:
             return
-        if barrier := await self._sender.barrier():
+        barrier = await self._sender.barrier()
+        if barrier.requests is not None:
             await self._read_up_to(await self._ports.bounds.end(number, barrier.requests))
         # Without fencing there is no barrier, so any leader is believed.
         ends.proved(number, began_s)

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from kafka_timers.clock import Clock
 from kafka_timers.core.accepting import Accepted, accept
@@ -22,9 +22,10 @@ from kafka_timers.core.partition import Partition
 from kafka_timers.core.reconcile import reconcile, unreconciled
 from kafka_timers.core.wire import ReadRecord, Sealed
 from kafka_timers.runtime.metrics import WorkerMetrics
+from kafka_timers.runtime.targets import TopicLookup
 from kafka_timers.worker.faults import Fault, FaultError, RequestLogError, StoreBehindError
-from kafka_timers.worker.ports import CallbackTopics, Stores
 from kafka_timers.worker.store import TimerStore
+from kafka_timers.worker.stores import StoreFolders
 
 log = logging.getLogger(__name__)
 
@@ -40,17 +41,9 @@ class Follower:
     The state and the store of one partition, from `open` to `close`.
 
     Args:
-        partition: a new state, which `open` fills.
-        partitions: number of partitions of the service.
-        topic: name of `timer-request`.
-        stores: the worker's stores.
-        topics: learn which callback topics will be needed.
-        metrics: count the read requests.
-        clock: measures how long reading has been blocked.
         on_read: called with the changes from reading.
 
     Attributes:
-        partition: the state.
         awaited: the offset that a caller of `reach` waits for.
         read_at_s: time of the last read on the monotonic clock, in seconds.
         has_gap: True if pending requests had left the log before they could be read.
@@ -62,8 +55,8 @@ class Follower:
         *,
         partitions: int,
         topic: str,
-        stores: Stores,
-        topics: CallbackTopics,
+        stores: StoreFolders,
+        topics: TopicLookup,
         metrics: WorkerMetrics,
         clock: Clock,
         on_read: OnRead,
@@ -98,8 +91,6 @@ class Follower:
         Open the store and bring it in line with the *seals*, or empty it. Then feed the log from `position` on.
 
         Args:
-            seals: the last seals of the partition.
-            start: first offset of the request log.
             end: the offset after the log's last committed request.
             read_from: the offset to read the log from, regardless of the store; None to continue from the store's
                 position.
@@ -303,12 +294,7 @@ class Follower:
     # --- waited for --------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """
-        Raise if there was a fault.
-
-        Raises:
-            FaultError: there was a fault.
-        """
+        """Raise a FaultError if there was a fault."""
         if self._fault:
             raise FaultError(self._fault)
 
@@ -330,8 +316,3 @@ class Follower:
     def wake(self) -> None:
         """Make `reach` check again."""
         self._news.set()
-
-
-def withdrawn_keys(changes: Changes) -> Iterable[bytes]:
-    """Return the keys of the requests that *changes* withdraw."""
-    return [key for key, mark in changes.marks.items() if mark is not None]

@@ -11,8 +11,6 @@ from kafka_timers.core.pending import Pending, Wanted, waiting_in
 from kafka_timers.core.versions import Version
 from kafka_timers.worker.store import TimerStore
 
-__all__ = ["Held"]
-
 # Up to this number of timer ids, timers are looked up one by one; above it, all rows are searched.
 _LOOKED_UP_MAX = 300
 
@@ -23,7 +21,6 @@ class Held:
 
     Args:
         partition: state of the partition, whose log has been read.
-        store: store of the partition.
     """
 
     def __init__(self, partition: Partition, store: TimerStore) -> None:

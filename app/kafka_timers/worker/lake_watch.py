@@ -10,8 +10,6 @@ from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.lake_group import closed_second
 from kafka_timers.runtime.gauges import KnownGauge
 
-__all__ = ["watch_lake"]
-
 log = logging.getLogger(__name__)
 
 _EVERY_S = 60.0
@@ -24,20 +22,14 @@ async def watch_lake(cluster: Cluster, prefix: str, horizon_s: int, shown: Known
     Keep *shown* at the closed second that the lake has written. It has no value while there is none.
 
     While no broker answers, it keeps its value. The alarm notices a second that stands still.
-
-    Args:
-        cluster: the cluster to ask.
-        prefix: prefix of the topics' names.
-        horizon_s: horizon of the worker in seconds.
-        shown: the gauge.
     """
-    told = ""
+    trouble = ""
     while True:
         try:
             shown.value = await closed_second(cluster, prefix)
-            told = ""
+            trouble = ""
         except KafkaError as error:
-            if str(error) != told:
-                told = str(error)
-                log.warning("the progress of the lake is not known: %s", told)
+            if str(error) != trouble:
+                trouble = str(error)
+                log.warning("the progress of the lake is not known: %s", trouble)
         await asyncio.sleep(min(_EVERY_S, horizon_s / _TIMES_IN_HORIZON))

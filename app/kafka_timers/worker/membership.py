@@ -38,9 +38,7 @@ def make_app(
     Return the app, finalized and not started.
 
     Args:
-        settings: settings of the worker.
         partitions: number of partitions of the oscillator's topic.
-        name: name of the worker in seals and in `kafka-timers status`.
         on_assigned: called with all partitions that this worker owns from now on, the seal format that every member of
             the group knows, and this worker's member id.
         on_revoked: called with the partitions that it gives up, before others can own them.

@@ -30,7 +30,7 @@ from kafka_timers.core.versions import Answer, Letter
 from kafka_timers.core.wire import Reply
 from kafka_timers.runtime.metrics import WorkerMetrics
 from kafka_timers.worker.faults import Fault, FaultError, FencedError
-from kafka_timers.worker.ports import ReplySender
+from kafka_timers.worker.replies import KafkaReplies
 
 log = logging.getLogger(__name__)
 
@@ -59,15 +59,11 @@ class Outbox:
     The unsent answers of one partition.
 
     Args:
-        number: partition number.
-        replies: sends the answers.
         is_held: tells whether this was still the partition's owner at some moment after the question.
-        clock: measures how long an answer has waited.
-        metrics: count abandoned answers.
     """
 
     def __init__(
-        self, number: int, replies: ReplySender, is_held: IsHeld, clock: Clock, metrics: WorkerMetrics
+        self, number: int, replies: KafkaReplies, is_held: IsHeld, clock: Clock, metrics: WorkerMetrics
     ) -> None:
         self._number = number
         self._replies = replies

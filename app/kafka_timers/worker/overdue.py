@@ -15,8 +15,6 @@ most transactions are short, and the next tick would fire such a request anyway.
 
 from typing import NamedTuple
 
-__all__ = ["LIMIT_S", "Overdue", "is_unserved", "oldest_due"]
-
 # Above this limit /readyz turns red, and the alarm TimersOverdue rings. A takeover after a crash takes less.
 LIMIT_S = 8.0
 # An owner proves each end within some 2 s, so a younger proof is normal.
@@ -53,8 +51,6 @@ def oldest_due(
     Return how long the oldest request of a partition has been due, and why.
 
     Args:
-        topic: name of the request log.
-        number: partition number.
         row_s: seconds since the second of the store's first row, if that second was ticked; 0 without one.
         blocked_s: seconds since an open transaction began to block reading; 0 without one.
         unread_s: seconds since the oldest tick whose end of the log is not reached yet; 0 if all are reached.

@@ -35,8 +35,9 @@ from kafka_timers.worker.follower import Follower
 from kafka_timers.worker.held import Held
 from kafka_timers.worker.outbox import Outbox
 from kafka_timers.worker.overdue import LIMIT_S, Overdue, oldest_due
-from kafka_timers.worker.ports import Sender, Stores
+from kafka_timers.worker.sender import Barrier, KafkaSender
 from kafka_timers.worker.shared import Ports
+from kafka_timers.worker.stores import StoreFolders
 
 log = logging.getLogger(__name__)
 
@@ -49,18 +50,7 @@ _LOOKS_S = (0.1, 0.5, 1.0, 1.0)
 class _Fenced(NamedTuple):
     """The sender of a partition whose previous owner is fenced."""
 
-    sender: Sender
-
-
-class _Barred(NamedTuple):
-    """
-    Offsets in both logs above everything that was acknowledged when the previous owner was fenced.
-
-    They are None with at-least-once, which fences no owner and believes any broker that claims to lead.
-    """
-
-    sealed: int | None
-    requests: int | None
+    sender: KafkaSender
 
 
 class Owner:
@@ -75,7 +65,7 @@ class Owner:
         self.number = number
         self._ports = ports
         self._follower = self._new_follower()
-        self._sender: Sender | None = None
+        self._sender: KafkaSender | None = None
         self._firing: Firing | None = None
         self._outbox: Outbox | None = None
         self._slice_size = SliceSize(ports.settings.slice_rows, ports.settings.slice_bytes)
@@ -95,7 +85,7 @@ class Owner:
         self._failures = 0
         self.is_full = False
         # Disposes of the store once it is closed.
-        self._drop_store: Callable[[Stores, int], None] | None = None
+        self._drop_store: Callable[[StoreFolders, int], None] | None = None
         self._failing_since_s: float | None = None
         self._serving = False
         self._trouble = "is being taken over"
@@ -207,7 +197,6 @@ class Owner:
                     await self._stopped.wait()
 
     def _is_served(self) -> None:
-        """Note that the partition has fired all due timers."""
         if self.is_full:
             log.info("partition %d: its disk has room again, and it fires", self.number)
         self._failures, self._failing_since_s, self.is_full = 0, None, False
@@ -271,9 +260,9 @@ class Owner:
         began_s = self._ports.clock.elapsed_s()
         fenced = await self._fence()
         await self._check_log()
-        barred = await self._bar(fenced)
-        tail = await self._tail(fenced, barred)
-        end = await self._open(barred, tail.seals)
+        barrier = await fenced.sender.barrier()
+        tail = await self._tail(fenced, barrier)
+        end = await self._open(barrier, tail.seals)
         firing = self._start(fenced, tail)
         self._ports.reader.add(self._follower)
         self._ports.reader.hurry()
@@ -311,29 +300,25 @@ class Owner:
             await ports.bounds.refresh()
         raise RequestLogError(ports.names.requests, number, end, fired_to)
 
-    async def _bar(self, fenced: _Fenced) -> _Barred:
-        barrier = await fenced.sender.barrier()
-        return _Barred(barrier.sealed, barrier.requests) if barrier else _Barred(None, None)
-
-    async def _tail(self, fenced: _Fenced, barred: _Barred) -> Tail:
+    async def _tail(self, fenced: _Fenced, barrier: Barrier) -> Tail:
         """
         Return the last seals. As all owners before are fenced, only this owner can write more.
 
         Raises:
             FencedError: another worker owns the partition by now.
         """
-        tail = await self._ports.seals.tail(self.number, barred.sealed)
+        tail = await self._ports.seals.tail(self.number, barrier.sealed)
         # Seals of a next owner lie behind the barrier. Compaction may have removed those below it for their sake.
         if not await fenced.sender.is_held():
             raise FencedError
         check_partitions(tail.seals, self._ports.partitions)
         return tail
 
-    async def _open(self, barred: _Barred, seals: list[Sealed]) -> int:
+    async def _open(self, barrier: Barrier, seals: list[Sealed]) -> int:
         """Bring the store in line with *seals*, and return the end of the request log."""
         ports, number = self._ports, self.number
         start = (await ports.bounds.starts([number]))[number]
-        end = await ports.bounds.end(number, barred.requests)
+        end = await ports.bounds.end(number, barrier.requests)
         self._follower = follower = self._new_follower()
         read_from, self._read_from = self._read_from, None
         kept = follower.open(seals, start, end, read_from)
@@ -423,9 +408,9 @@ class Owner:
         """Note that the request log now starts at *start*. Requests below it cannot be restored."""
         if not self._serving:
             return
-        told, self._unrestorable = self._unrestorable, start > self._partition.restorable_from
+        was_before, self._unrestorable = self._unrestorable, start > self._partition.restorable_from
         self._ports.metrics.log_gap.labels(self.number).set(self._follower.has_gap or self._unrestorable)
-        if self._unrestorable and not told:
+        if self._unrestorable and not was_before:
             log.error(
                 "partition %d: %s starts at %d, above requests that still wait: its retention is too short",
                 *(self.number, self._ports.names.requests, start),

@@ -9,8 +9,6 @@ its partitions again. The others give up partitions whose stores it has, rather 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["Member", "spread"]
-
 
 @dataclass(frozen=True, slots=True)
 class Member:
@@ -18,7 +16,6 @@ class Member:
     The partitions and stores of a worker.
 
     Attributes:
-        owns: partitions that it owns so far.
         stores: UNIX second of the last write to each store on its disk, by partition.
     """
 
@@ -31,7 +28,6 @@ def spread(partitions: int, members: Mapping[str, Member]) -> dict[str, list[int
     Return the partitions of each member, ascending. The numbers of any two members differ by at most one.
 
     Args:
-        partitions: number of partitions.
         members: members by name; at least one.
     """
     least, larger = divmod(partitions, len(members))

@@ -34,7 +34,6 @@ class ByteBudget:
 
     Attributes:
         bytes: bytes that are left. The last stride of a slice may bring it below 0.
-        size: the initial number of bytes.
     """
 
     def __init__(self, size: int) -> None:
@@ -46,16 +45,11 @@ class Prebuilt:
     Prebuilt callbacks for the rows from key *start* up to, not including, key *end*.
 
     Args:
-        new_slice: returns an empty slice.
         rows: rows of the store, as of now.
-        start: first key.
-        end: key after the last one.
-        budget: reduced by the bytes of built requests.
 
     Attributes:
         slices: slices with callbacks, in firing order; filled by `more`.
         start: first key that was not taken yet.
-        end: key after the last one.
         is_spoilt: True if a request in the range was withdrawn.
     """
 

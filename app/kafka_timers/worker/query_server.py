@@ -22,8 +22,6 @@ from kafka_timers.runtime.http_server import HttpServer
 from kafka_timers.settings import WorkerSettings, host_in, is_loopback
 from kafka_timers.worker.questions import Questions, TooManyError
 
-__all__ = ["PAGE_MAX", "QueryServer"]
-
 PAGE_MAX = 1_000
 _BUCKETS_MAX = 100_000
 _TIMERS = frozenset(("from", "to", "topic", "key", "timer_id", "id_prefix", "after", "limit", "values"))
@@ -37,7 +35,6 @@ class QueryServer(HttpServer):
     Serves the pending timers of a worker.
 
     Args:
-        settings: settings of the worker.
         questions: returns the object that answers; None while there is none.
 
     Raises:
@@ -128,23 +125,18 @@ class _NotReadyError(Exception):
 
 
 class _Asked:
-    """The parameters of a question."""
-
     def __init__(self, request: web.Request, known: Iterable[str]) -> None:
         self._given = request.query
         if unknown := sorted(set(self._given) - set(known)):
             raise _AskedError(f"unknown: {', '.join(map(repr, unknown))}; known are {', '.join(sorted(known))}")
 
     def text(self, name: str) -> str:
-        """Return a parameter; empty if it is missing."""
         return self._given.get(name, "")
 
     def bytes(self, name: str) -> bytes | None:
-        """Return a parameter as bytes; None if it is missing."""
         return self._given[name].encode("utf-8", "surrogateescape") if name in self._given else None
 
     def number(self, name: str, default: int, least: int, most: int) -> int:
-        """Return a parameter as a number within bounds."""
         text = self.text(name)
         if not text:
             return default

@@ -22,8 +22,6 @@ from kafka_timers.core.pending import Pending, Place, Wanted, place_of_row, wait
 from kafka_timers.runtime.priority import PriorityGate
 from kafka_timers.worker.held import Held
 
-__all__ = ["Counts", "Page", "Questions", "TooManyError"]
-
 _TURN_S = 0.002
 _LOOK_S = 1.5
 # Rows between two looks at the clock. A large batch takes some milliseconds by itself.
@@ -42,12 +40,11 @@ class TooManyError(Exception):
 
 
 @dataclass(slots=True)
-class Page:
+class _Page:
     """
     Pending timers, in the order in which they fire.
 
     Attributes:
-        timers: the timers that were found.
         after: the place after which the rest follows; None if all were found.
         is_cut: True if the time was over before the page was full or complete.
         unknown: partitions that this worker knows nothing about.
@@ -69,7 +66,7 @@ class Page:
 
 
 @dataclass(slots=True)
-class Counts:
+class _Counts:
     """
     Numbers of pending timers.
 
@@ -95,10 +92,7 @@ class Questions:
 
     Args:
         held: returns the partitions that can answer now.
-        partitions: number of partitions of the service.
-        gate: tells whether a second is being fired.
         ticked_s: returns the time of the last tick on the monotonic clock.
-        clock: measures how long an answer takes.
     """
 
     def __init__(
@@ -117,7 +111,7 @@ class Questions:
         self._free = asyncio.Semaphore(_AT_ONCE)
         self._waiting = 0
 
-    async def page(self, wanted: Wanted, limit: int) -> Page:
+    async def page(self, wanted: Wanted, limit: int) -> _Page:
         """
         Return the first *limit* timers that are *wanted*, or fewer.
 
@@ -125,7 +119,7 @@ class Questions:
             TooManyError: too many questions wait; ask again later.
         """
         async with self._turn() as until_s:
-            held, page = self._held(), Page()
+            held, page = self._held(), _Page()
             looked_up, rows = list[Pending](), list[_Rows]()
             for number, each in held.items():
                 found = each.looked_up(wanted)
@@ -140,7 +134,7 @@ class Questions:
             page.unknown = self._unknown(held)
         return page
 
-    async def _walk(self, page: Page, wanted: Wanted, limit: int, rows: "list[_Rows]", until_s: float) -> None:
+    async def _walk(self, page: _Page, wanted: Wanted, limit: int, rows: "list[_Rows]", until_s: float) -> None:
         heapq.heapify(rows)
         size, looked, turn_s = 0, 0, self._clock.elapsed_s()
         while rows:
@@ -165,7 +159,7 @@ class Questions:
                 await self._leave_room()
                 turn_s = self._clock.elapsed_s()
 
-    async def counts(self, start_ms: int, end_ms: int, bucket_s: int) -> Counts:
+    async def counts(self, start_ms: int, end_ms: int, bucket_s: int) -> _Counts:
         """
         Return numbers of timers due from UNIX millisecond *start_ms* until before *end_ms*, in buckets of *bucket_s*
         seconds.
@@ -187,7 +181,7 @@ class Questions:
                         await self._leave_room()
                         turn_s = self._clock.elapsed_s()
             unknown = self._unknown(held)
-        return Counts({second: count for second, count in sorted(buckets.items()) if count > 0}, is_cut, unknown)
+        return _Counts({second: count for second, count in sorted(buckets.items()) if count > 0}, is_cut, unknown)
 
     def _unknown(self, held: Mapping[int, Held]) -> list[int]:
         """Return the partitions for which *held* had no complete answer."""
@@ -238,7 +232,7 @@ class _Rows:
         return self.place < other.place
 
 
-def _merged(page: Page, more: list[Pending], limit: int) -> Page:
+def _merged(page: _Page, more: list[Pending], limit: int) -> _Page:
     """Return *page* with *more* timers, but with none after the point where it was cut."""
     after = page.after
     timers = sorted([*page.timers, *more], key=lambda waiting: waiting.place)
@@ -246,4 +240,4 @@ def _merged(page: Page, more: list[Pending], limit: int) -> Page:
         timers = [each for each in timers if each.place <= after]
     if len(timers) > limit:
         timers, after = timers[:limit], timers[limit - 1].place
-    return Page(timers, after, page.is_cut)
+    return _Page(timers, after, page.is_cut)

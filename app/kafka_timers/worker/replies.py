@@ -14,13 +14,17 @@ from kafka_timers.core.callbacks import Target
 from kafka_timers.core.refused import Reason
 from kafka_timers.core.routing import hash_of
 from kafka_timers.core.versions import Letter
+from kafka_timers.core.wire import ANSWER_HEADER, Reply
 from kafka_timers.runtime.filling import BATCH_BYTES, Filling
 from kafka_timers.runtime.metrics import WorkerMetrics
-from kafka_timers.worker.ports import CallbackTopics
+from kafka_timers.runtime.rejecting import Headers
+from kafka_timers.runtime.targets import TopicLookup
 
 log = logging.getLogger(__name__)
 
 _START_S = 10.0
+# A later program version may have left an answer with an outcome that this one does not know.
+_OUTCOMES = {number: name for name, number in Reply.Outcome.items()}
 
 
 class KafkaReplies:
@@ -28,15 +32,11 @@ class KafkaReplies:
     Writes to reply topics, for all partitions of a process.
 
     Args:
-        cluster: the cluster to write to.
         own: the service's topic for replies, and its limits.
         targets: judge all other topics.
-        metrics: count the replies.
     """
 
-    def __init__(
-        self, cluster: Cluster, own: tuple[str, Target], targets: CallbackTopics, metrics: WorkerMetrics
-    ) -> None:
+    def __init__(self, cluster: Cluster, own: tuple[str, Target], targets: TopicLookup, metrics: WorkerMetrics) -> None:
         self._cluster = cluster
         self._own = own
         self._targets = targets
@@ -67,7 +67,7 @@ class KafkaReplies:
         filling = Filling(producer.new_batch)
         for letter in letters:
             at = hash_of(letter.key) % target.partitions
-            filling.add(topic, at, None, letter.key, letter.value, letter.headers())
+            filling.add(topic, at, None, letter.key, letter.value, _headers_of(letter))
         try:
             await asyncio.gather(*(self._deliver(producer, *each) for each in filling.all()))
         except KafkaError:
@@ -106,3 +106,20 @@ class KafkaReplies:
     def _lose(self, topic: str, why: Reason | str, count: int) -> None:
         log.warning("%d replies are lost, since topic %s does not take them: %s", count, topic, why)
         self._metrics.replies.labels(why if isinstance(why, Reason) else "refused").inc(count)
+
+
+def _headers_of(letter: Letter) -> Headers:
+    """Return the content of *letter* as headers, for clients without protobuf."""
+    reply = Reply.FromString(letter.value)
+    headers: Headers = [
+        (ANSWER_HEADER, _OUTCOMES.get(reply.outcome, str(reply.outcome)).encode()),
+        (f"{ANSWER_HEADER}-to", reply.asked.encode()),
+    ]
+    if reply.request:
+        headers += [
+            (f"{ANSWER_HEADER}-request", reply.request.encode()),
+            (f"{ANSWER_HEADER}-due-ms", b"%d" % (reply.second * 1000 + reply.millis)),
+        ]
+    if reply.waits:
+        headers.append((f"{ANSWER_HEADER}-waits", b"1"))
+    return headers

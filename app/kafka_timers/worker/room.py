@@ -70,7 +70,6 @@ class Room:
 
 
 def _reserve(size: int) -> int:
-    """Return the bytes to keep free on a disk of *size* bytes."""
     return min(_RESERVE_BYTES, int(size * _RESERVE_SHARE))
 
 

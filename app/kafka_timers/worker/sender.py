@@ -15,6 +15,7 @@ At least once has no transactions: first the callbacks, then the seal once the b
 
 import asyncio
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from aiokafka.errors import KafkaError, ProducerFenced
 
@@ -28,7 +29,6 @@ from kafka_timers.core.wire import Sealed, Topics, instance_name, is_complete
 from kafka_timers.runtime.filling import BATCH_BYTES, Ready
 from kafka_timers.settings import WorkerSettings
 from kafka_timers.worker.faults import FencedError, TopicsRefusedError
-from kafka_timers.worker.ports import Barrier
 
 # All other codes mean `TOPIC_REFUSED`.
 _REASONS = {
@@ -42,6 +42,17 @@ _MISSING_S = 0.3
 _BARRIER_KEY = b"barrier"
 
 
+class Barrier(NamedTuple):
+    """
+    Offsets of `timer-sealed` and of `timer-request` above everything that was acknowledged when it was asked for.
+
+    They are None with at-least-once, which fences no owner and believes any broker that claims to lead.
+    """
+
+    sealed: int | None
+    requests: int | None
+
+
 def transactional_ids(prefix: str, partition: int) -> tuple[str, str]:
     """
     Return both transactional ids of the owner of *partition*. They begin with the name of the instance and a dot.
@@ -53,15 +64,7 @@ def transactional_ids(prefix: str, partition: int) -> tuple[str, str]:
 
 
 class KafkaSender:
-    """
-    The producers of one partition.
-
-    Args:
-        settings: settings of the worker.
-        cluster: the cluster to write to.
-        partition: number of the partition, part of the transactional id.
-        names: names of the service's topics.
-    """
+    """The producers of one partition."""
 
     def __init__(self, settings: WorkerSettings, cluster: Cluster, partition: int, names: Topics) -> None:
         self._transactional = settings.guarantee == "exactly-once"
@@ -104,21 +107,20 @@ class KafkaSender:
         """Return an empty batch of at most `BATCH_BYTES`. This works before `begin`."""
         return self._producer.new_batch()
 
-    async def barrier(self) -> Barrier | None:
+    async def barrier(self) -> Barrier:
         """
         Write a record to the partition in both logs, and abort it, so that no reader of committed records gets it.
 
         A broker acknowledges it once all in-sync replicas have it, which a cut off broker cannot do. Each producer
         writes a record. If a broker has lost the end of its earlier transaction, as a killed Kafka 4.3 may, this
-        transaction ends that one too, so that readers do not wait for ever. Returns None with at-least-once, which has
-        no transactions.
+        transaction ends that one too, so that readers do not wait for ever.
 
         Raises:
             FencedError: another worker owns the partition.
             KafkaError: the record was not written. This sender cannot be used any more.
         """
         if not self._transactional:
-            return None
+            return Barrier(None, None)
         sealed = requests = -1
         try:
             async with self._free:
@@ -179,7 +181,6 @@ class KafkaSender:
         End the slice with *seal*. Once this returns, receivers can see all of it.
 
         Args:
-            seal: seal of the slice.
             on_taken: called once all in-sync replicas have the whole slice.
 
         Raises:

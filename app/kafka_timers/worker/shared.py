@@ -3,17 +3,22 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from kafka_timers.broker.bounds import LogBounds
+from kafka_timers.broker.seals import SealLog
 from kafka_timers.clock import Clock
 from kafka_timers.core.wire import Topics
 from kafka_timers.runtime.log_reader import LogReader
 from kafka_timers.runtime.metrics import WorkerMetrics
+from kafka_timers.runtime.outlet import Outlet
 from kafka_timers.runtime.priority import PriorityGate
-from kafka_timers.runtime.rejecting import Rejects
+from kafka_timers.runtime.targets import TopicLookup
 from kafka_timers.settings import WorkerSettings
 from kafka_timers.worker.end_offsets import EndOffsets
-from kafka_timers.worker.history import History
-from kafka_timers.worker.ports import CallbackTopics, LogBounds, NewSender, ReplySender, SealLog, Stores
 from kafka_timers.worker.prebuild import ByteBudget
+from kafka_timers.worker.replies import KafkaReplies
+from kafka_timers.worker.sender import KafkaSender
+from kafka_timers.worker.slices import History
+from kafka_timers.worker.stores import StoreFolders
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,22 +27,10 @@ class Ports:
     Objects that all owners of one process share.
 
     Attributes:
-        settings: settings of the worker.
-        names: names of the service's topics.
         partitions: number of served partitions of `timer-request`.
-        reader: feeds followers.
-        bounds: first and last offsets of the request log.
         ends: end offsets for all partitions, asked for once for each tick.
-        seals: reads the log of seals.
-        new_sender: makes the sender of a partition.
-        stores: stores of this worker.
-        callback_topics: knowledge about callback topics.
-        rejects: topics for refused requests.
+        outlet: topics for refused requests, and for those that are sent on.
         history: etf1's history; None without one.
-        replies: writes to reply topics.
-        budget: size limit for prebuilt callbacks.
-        gate: priorities on the event loop.
-        metrics: metrics of the worker.
         clock: measures lateness and idle time; it never decides whether a timer is due.
         name: name of this worker in seals.
         queries: URL at which this worker answers questions; empty if it does not.
@@ -52,12 +45,12 @@ class Ports:
     bounds: LogBounds
     ends: EndOffsets
     seals: SealLog
-    new_sender: NewSender
-    stores: Stores
-    callback_topics: CallbackTopics
-    rejects: Rejects
+    new_sender: Callable[[int], KafkaSender]
+    stores: StoreFolders
+    callback_topics: TopicLookup
+    outlet: Outlet
     history: History | None
-    replies: ReplySender
+    replies: KafkaReplies
     budget: ByteBudget
     gate: PriorityGate
     metrics: WorkerMetrics

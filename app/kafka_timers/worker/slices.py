@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import count, groupby, repeat
 from typing import NamedTuple
 
@@ -26,10 +27,10 @@ from kafka_timers.core.refused import Reason, unpack_refused
 from kafka_timers.core.routing import POSITIVE, SEED, hash_of, murmurhash2
 from kafka_timers.core.wire import EXPIRY_HEADER, REQUEST_HEADER, Request, callback_headers, unframed
 from kafka_timers.runtime.filling import Ready
-from kafka_timers.runtime.rejecting import Headers, Rejected, Rejects, fitted, refused_records, size_of
+from kafka_timers.runtime.outlet import Outlet
+from kafka_timers.runtime.rejecting import Headers, Rejected, fitted, refused_records, size_of
+from kafka_timers.runtime.targets import TopicLookup
 from kafka_timers.worker.accumulators import OpenBatches, accumulator_to, partition_in, place_in, tombstone_in
-from kafka_timers.worker.history import History
-from kafka_timers.worker.ports import CallbackTopics
 from kafka_timers.worker.topic_gate import TopicGate
 
 log = logging.getLogger(__name__)
@@ -40,6 +41,20 @@ _STRIDE_BYTES = 4 << 20
 
 # Maximum of the seal's field, some 24 days.
 _LATENESS_MS_MAX = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """
+    etf1's history: the topic to which fired callbacks are written again, and the schedule topics that it is for.
+
+    The request shows whether a callback belongs to it, since every schedule of etf1 asks for a tombstone on its own
+    topic. So no field is needed: cancelled, moved or refused requests have none, and requests from before the history
+    was set up have one.
+    """
+
+    topic: bytes
+    sources: frozenset[bytes]
 
 
 class _Requests(NamedTuple):
@@ -56,12 +71,8 @@ class Slice:
     Rows that leave in one transaction, and the callbacks built from them.
 
     Args:
-        number: partition number of the rows.
-        new_batch: makes a batch for the sender.
-        targets: knowledge about callback topics.
-        rejects: topics for refused requests.
+        outlet: topics for refused requests, and for those that are sent on.
         history: etf1's history; None without one.
-        clock: provides the time of building, and the lateness.
         rows_max: limit of requests; the last row may exceed it.
         bytes_max: limit of the rows' bytes; the last row may exceed it.
         not_before_ms: earliest timestamp of callbacks: the moment that fires, though they are built earlier.
@@ -70,7 +81,6 @@ class Slice:
         contents: the rows, in the form that their seal needs.
         refused: number of requests for `timer-rejected`, by reason.
         dues_ms: number of requests by due moment. Late arrivals are left out.
-        bytes: size of the rows.
         unrecorded: number of callbacks that the history does not take.
         sent: the batches of callbacks and tombstones; all of them are there after `rest`.
     """
@@ -79,8 +89,8 @@ class Slice:
         self,
         number: int,
         new_batch: Callable[[], Batch],
-        targets: CallbackTopics,
-        rejects: Rejects,
+        targets: TopicLookup,
+        outlet: Outlet,
         history: History | None,
         clock: Clock,
         *,
@@ -94,10 +104,10 @@ class Slice:
         self.bytes = 0
         self.unrecorded = 0
         self._number = number
-        self._rejects = rejects
+        self._source = outlet.requests
         self._history = history
-        self._rejects_to = accumulator_to(rejects.topic, rejects.target)
-        self._home = accumulator_to(rejects.source, rejects.home)
+        self._rejects_to = accumulator_to(outlet.rejected, outlet.rejected_takes)
+        self._home = accumulator_to(outlet.requests, outlet.requests_take)
         self._clock = clock
         self._rows_max, self._bytes_max = rows_max, bytes_max
         self._not_before_ms = not_before_ms
@@ -211,7 +221,6 @@ class Slice:
         Build callbacks for requests, or reject them.
 
         Args:
-            requests: the requests.
             largest: upper limit for the size of a request in bytes.
             plain: True if all of them have nothing but topic, key and value.
         """
@@ -324,7 +333,6 @@ class Slice:
             self._reject(reason, records, self._topics.words_of([topic]) if reason is Reason.TOPIC_REFUSED else "")
 
     async def _add_any(self, second: int, offset: int, row: bytes) -> None:
-        """Add a request of any kind, or reject it."""
         try:
             refused = await self._add_or_judge(second, offset, row)
         except KafkaError:
@@ -376,7 +384,7 @@ class Slice:
 
     def _forward(self, offset: int, key: bytes | None, value: bytes | None) -> None:
         """Send a record on to the partition of its timer id, or reject it if the topic does not take it."""
-        to, source = self._home, self._rejects.source
+        to, source = self._home, self._source
         size = size_of(key, value, [])
         if refused := self._topics.refusal_of(source):
             self._reject(refused, [(offset, key, value)], self._topics.words_of([source.encode()]))
@@ -389,13 +397,12 @@ class Slice:
             self._batches.append(to, hash_of(timer_id) % to.target.partitions, size, key, value, [])
 
     def _reject(self, reason: Reason, records: Sequence[Rejected], words: str = "") -> None:
-        """Reject records, with the broker's message *words*."""
         offsets = [offset for offset, _, _ in records]
         self.contents.rejected += offsets
         self.refused[reason] += len(offsets)
         to, number = self._rejects_to, self._number
         # If the topic's limit is below that of `timer-request`, the record is cut.
         at, room = number % to.target.partitions, to.target.batch_bytes_max - OVERHEAD_BYTES
-        for refused in refused_records(reason, self._rejects.source, number, records, words):
+        for refused in refused_records(reason, self._source, number, records, words):
             key, value, headers = fitted(refused, room)
             self._batches.append(to, at, size_of(key, value, headers), key, value, headers)

@@ -83,7 +83,6 @@ class TimerStore:
     Args:
         folder: folder of this store; created if it is missing.
         identity: names the Kafka cluster and topic. A store with another identity is not used.
-        memory: memory shared with the other stores of the process.
 
     Raises:
         Exception: RocksDB cannot open the folder, because it is damaged, not writable, or already open.
@@ -188,7 +187,6 @@ class TimerStore:
         return unpack_head(meta, self._identity)
 
     def _is_whole(self) -> bool:
-        """Tell whether all families have the same last batch."""
         return self._db.get(_NUMBER) == self._ids.get(_IDS_NUMBER) == self._side.get(_SIDE_NUMBER)
 
     def counts(self) -> dict[int, Count]:
@@ -282,7 +280,6 @@ class TimerStore:
         return self._db.property_int_value("rocksdb.total-sst-files-size") or 0
 
     def _marks(self, start: bytes, before: bytes) -> Iterator[Row]:
-        """Yield the key of each request that does not fire, with its mark."""
         return ((key[1:], row) for key, row in self._side_items(_MARKS + start, _MARKS + before))
 
     def _items(self, start: bytes, before: bytes) -> Generator[Row]:

@@ -5,8 +5,6 @@ import struct
 from kafka_timers.core.changes import Head, Scan
 from kafka_timers.core.sums import ReadSums, Sum
 
-__all__ = ["FORMAT", "format_of", "pack_head", "unpack_head"]
-
 FORMAT = 1
 
 _HEAD = struct.Struct(">BQQQQB")

@@ -18,7 +18,6 @@ class StoreFolders:
     Stores in folders of *data_dir*, named by partition.
 
     Args:
-        data_dir: data folder of this worker alone.
         identity: first part of the identity that a store must have; the partition number follows.
         horizon_s: horizon in seconds, the last part of the identity, since it decides which requests are kept.
     """

@@ -7,22 +7,19 @@ from aiokafka.errors import KafkaError
 from kafka_timers.core.callbacks import Outgoing
 from kafka_timers.core.refused import Reason
 from kafka_timers.core.wire import Request
+from kafka_timers.runtime.targets import TopicLookup
 from kafka_timers.worker.accumulators import Accumulator, accumulator_to
-from kafka_timers.worker.ports import CallbackTopics
 
 
 class TopicGate:
     """
     Judges each topic when the slice first needs it. A topic that takes callbacks then takes all of the slice.
 
-    Args:
-        targets: knowledge about callback topics.
-
     Attributes:
         open: the topics that take callbacks, with their open batches.
     """
 
-    def __init__(self, targets: CallbackTopics) -> None:
+    def __init__(self, targets: TopicLookup) -> None:
         self.open: dict[bytes, Accumulator] = {}
         self._targets = targets
         self._gone: dict[str, Reason] = {}

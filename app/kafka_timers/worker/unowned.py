@@ -17,8 +17,6 @@ from kafka_timers.clock import Clock
 from kafka_timers.runtime.metrics import WorkerMetrics
 from kafka_timers.worker.overdue import is_unserved
 
-__all__ = ["Unowned"]
-
 
 class Unowned:
     """
@@ -26,10 +24,7 @@ class Unowned:
 
     Args:
         cluster: the cluster to ask. It must have looked the topic up.
-        topic: name of `timer-sealed`.
         seal_every_s: longest time between two seals of an owner without due timers, in seconds.
-        metrics: metrics of the worker.
-        clock: measures the seconds.
     """
 
     def __init__(self, cluster: Cluster, topic: str, seal_every_s: float, metrics: WorkerMetrics, clock: Clock) -> None:
@@ -45,7 +40,7 @@ class Unowned:
 
     async def look(self, others: Collection[int]) -> None:
         """Check the partitions *others*, which this worker does not own. If a leader is silent, nothing changes."""
-        ends, now_s = await self._told(others), self._clock.elapsed_s()
+        ends, now_s = await self._ends_of(others), self._clock.elapsed_s()
         known, self._ends = self._ends, {}
         for number in others:
             before = known.get(number, (-1, now_s))
@@ -61,16 +56,16 @@ class Unowned:
         # Partitions that this worker owns now are shown by their owner object.
         self._shown.intersection_update(others)
 
-    async def _told(self, numbers: Collection[int]) -> dict[int, int]:
+    async def _ends_of(self, numbers: Collection[int]) -> dict[int, int]:
         """Return the ends of the logs, as far as the leaders answer."""
         # The log of a leader that was cut off does not grow, though the partition is served.
         await self._bounds.refresh()
         by_node = self._cluster.led(self._topic, numbers)
         asked = (self._bounds.told_by(node, led) for node, led in by_node.items())
         ends: dict[int, int] = {}
-        for told in await asyncio.gather(*asked, return_exceptions=True):
-            if isinstance(told, dict):
-                ends |= {number: bound.offset for number, bound in told.items() if isinstance(bound, Bound)}
-            elif not isinstance(told, KafkaError):
-                raise told
+        for bounds in await asyncio.gather(*asked, return_exceptions=True):
+            if isinstance(bounds, dict):
+                ends |= {number: bound.offset for number, bound in bounds.items() if isinstance(bound, Bound)}
+            elif not isinstance(bounds, KafkaError):
+                raise bounds
         return ends
