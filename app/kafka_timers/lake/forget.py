@@ -126,7 +126,6 @@ class Forgetting:
         """
         with tables.translated(self._root):
             if self.count:
-                tables.create(self._spark, self._root, REQUESTS)
                 self._meant.createOrReplaceTempView(_VIEW)
                 same = " AND ".join(f"t.`{name}` = s.`{name}`" for name in (*_NAME, *_FOLDER))
                 until_alone(

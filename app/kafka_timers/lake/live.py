@@ -116,8 +116,6 @@ def refuse_other_topic(spark: SparkSession, settings: LakeSettings) -> None:
     """
     Refuse a `timer-request` that is not the one that the lake was made from.
 
-    A lake that was landed only by a version that noted no ids is not refused.
-
     Raises:
         LakeError: the topic is missing or was made anew, or the lake cannot be read.
         BrokerError: no broker answers within some 10 s, or a broker refuses.

@@ -321,8 +321,6 @@ def _keep_only(spark: SparkSession, root: str, table: Table, where: str, needed:
     try:
         kept = needed.count()
         if kept < before:
-            # The written rows have all columns, including new ones that the table lacks.
-            tables.create(spark, root, table)
             writer = needed.select(*table.columns.names).write.format("delta").mode("overwrite")
             writer.option("replaceWhere", where).save(tables.path_of(root, table))
         log.info("%s: %d rows have gone, and %d of their folders are still needed", table.name, before - kept, kept)

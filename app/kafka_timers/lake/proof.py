@@ -95,7 +95,7 @@ def _may_be_altered() -> Column:
 def _has_own_digest() -> Column:
     has_bytes = F.coalesce("value", "key").isNotNull() | F.col("headers").isNotNull()
     is_forgotten = F.col("forgotten_s").isNotNull() & ~has_bytes
-    return F.col("digest").isNotNull() & (F.col("kind") != COPY) & ~is_forgotten
+    return (F.col("kind") != COPY) & ~is_forgotten
 
 
 def counted_between(seals: DataFrame) -> DataFrame:

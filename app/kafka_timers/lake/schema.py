@@ -4,7 +4,6 @@ The lake's tables: the folder of each, its columns in order, their types and uni
 All are Delta tables below one root. Every row of `requests`, `seals` and `rejected` is one record of Kafka, named by
 (partition, offset). It is appended once, and only `lake forget` changes it.
 
-When a table made by an earlier version is next written to, it gets the missing columns. These are null in its old rows.
 A seal's row keeps its bytes and few columns; `tables.read` reads the others from the bytes.
 The offsets that a seal names as ignored are left out, because they follow from the other columns.
 
@@ -290,7 +289,7 @@ AUDIT_SECONDS = Table(
         ("partition", IntegerType, False, "of timer-request"),
         ("first", LongType, False, "first UNIX second that the seal covers"),
         ("last", LongType, False, "last UNIX second that it covers"),
-        ("end_ms", LongType, True, "UNIX millisecond before which it covers all; null: that in which `last` ends"),
+        ("end_ms", LongType, True, "UNIX millisecond before which it covers all"),
         ("fence", LongType, False, "offset on timer-request below which everything had been read"),
         ("due", LongType, False, "as sealed: fired + rejected"),
         ("fired", LongType, False, "as sealed: callbacks"),

@@ -95,26 +95,17 @@ def words_of(error: Exception) -> str:
 
 
 def create(spark: SparkSession, root: str, table: Table) -> None:
-    """
-    Create *table* if it does not exist, with types and comments of its columns.
-
-    A table made by an earlier version gets the missing columns, which are null in its old rows.
-    """
-    name = name_of(root, table)
-    told = {_SKIPPED_BY: ",".join(table.skipped_by)} if table.skipped_by else {}
+    """Create *table* if it does not exist, with types and comments of its columns."""
+    if exists(spark, root, table):
+        return
+    columns = ", ".join(map(_column, table.columns))
+    by = f" PARTITIONED BY ({', '.join(table.partitioned_by)})" if table.partitioned_by else ""
+    properties = {_SKIPPED_BY: ",".join(table.skipped_by)} if table.skipped_by else {}
     if table.of_small_rows:
-        told[_AUTO_COMPACT] = "true"
-    listed = "(" + ", ".join(f"'{key}' = '{value}'" for key, value in told.items()) + ")"
-    made = _loaded(spark, root, table)
-    if made is None:
-        columns = ", ".join(map(_column, table.columns))
-        by = f" PARTITIONED BY ({', '.join(table.partitioned_by)})" if table.partitioned_by else ""
-        properties = f" TBLPROPERTIES {listed}" if told else ""
-        spark.sql(f"CREATE TABLE IF NOT EXISTS {name} ({columns}) USING delta{by}{properties}")
-    elif lacking := _lacking(made, table):
-        spark.sql(f"ALTER TABLE {name} ADD COLUMNS ({', '.join(map(_column, lacking))})")
-        if told:
-            spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES {listed}")
+        properties[_AUTO_COMPACT] = "true"
+    listed = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
+    having = f" TBLPROPERTIES ({listed})" if properties else ""
+    spark.sql(f"CREATE TABLE IF NOT EXISTS {name_of(root, table)} ({columns}) USING delta{by}{having}")
 
 
 def exists(spark: SparkSession, root: str, table: Table) -> bool:
@@ -124,15 +115,13 @@ def exists(spark: SparkSession, root: str, table: Table) -> bool:
 
 def read(spark: SparkSession, root: str, table: Table) -> DataFrame:
     """
-    Return *table* as it is now, with all its columns; an empty frame if it does not exist yet.
+    Return *table* as it is now; an empty frame if it does not exist yet.
 
     Columns that are not stored are only computed if they are used, and rows are not skipped by them.
     """
     loaded = _loaded(spark, root, table)
     if loaded is None:
         loaded = constant(spark, [], table.columns)
-    lacking = {column.name: F.lit(None).cast(column.dataType) for column in _lacking(loaded, table)}
-    loaded = loaded.withColumns(lacking) if lacking else loaded
     return opened(loaded) if table.told else loaded
 
 
@@ -214,10 +203,6 @@ def constant(spark: SparkSession, rows: Iterable[Sequence[Any]], columns: Struct
     table: Any = pa.Table.from_pylist(named, to_arrow_schema(schema))
     frame: DataFrame = spark.createDataFrame(table, schema)
     return frame
-
-
-def _lacking(made: DataFrame, table: Table) -> list[StructField]:
-    return [column for column in table.columns if column.name not in made.columns]
 
 
 def _column(column: StructField) -> str:
