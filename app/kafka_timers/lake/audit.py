@@ -32,7 +32,7 @@ from kafka_timers.lake.findings import (
 from kafka_timers.lake.outcomes import last_second
 from kafka_timers.lake.proof import broken_links, counted_between, records_in, tallied, unread
 from kafka_timers.lake.publish import changed_days, unpublished
-from kafka_timers.lake.schema import AUDIT_FINDINGS, AUDIT_SECONDS, REQUESTS, SEALS, due_of
+from kafka_timers.lake.schema import AUDIT_FINDINGS, AUDIT_SECONDS, REQUESTS, SEALS, day_of
 from kafka_timers.lake.service import Service
 from kafka_timers.lake.tables import append, read, read_rejected, root_of
 from kafka_timers.lake.time_range import TimeRange, time_range_of
@@ -214,7 +214,7 @@ def _judge(
     settled_ms = (within.sealed.agg(F.max("appended_ms")).collect()[0][0] or 0) - _SETTLED_MS
     in_range = within.sealed.where(F.col("last") >= within.first)
     seconds = checked(in_range, figures, settled_ms)
-    seconds = within.keep(seconds.withColumns({"audited_s": name, "day": due_of(F.col("last"), F.lit("day"))}))
+    seconds = within.keep(seconds.withColumns({"audited_s": name, "day": day_of(F.col("last"))}))
     append(seconds, root, AUDIT_SECONDS)
 
     told = _Told(None, _unchecked(coverage, wanted))

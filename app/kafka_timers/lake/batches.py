@@ -21,13 +21,12 @@ from kafka_timers.errors import WireError
 from kafka_timers.lake.arrow import record_batch
 from kafka_timers.lake.outcomes import fires
 from kafka_timers.lake.received import naming_requests
-from kafka_timers.lake.schema import FINDING
+from kafka_timers.lake.schema import FINDING, SEAL_KEY
 
 __all__ = ["batch_findings", "sent_with"]
 
-_SEAL = ("partition", "end_ms", "fence")
 _SENT = "partition int, end_ms bigint, fence bigint, at_offset bigint, topic string, sent binary"
-_GROUP = (*_SEAL, "topic")
+_GROUP = (*SEAL_KEY, "topic")
 # Of a batch that is only hashed.
 _ANY_SIZE = 1 << 30
 
@@ -73,13 +72,13 @@ def batch_findings(
     Returns:
         kind string (batches), partition int, offset bigint (null), second bigint, detail string.
     """
-    judged = complete.select(*_SEAL).join(sent.where(F.col("topic").isNull()), [*_SEAL], "left_anti")
+    judged = complete.select(*SEAL_KEY).join(sent.where(F.col("topic").isNull()), [*SEAL_KEY], "left_anti")
     is_judged = F.col("topic").isin(list(topics))
-    wanted = sent.where(is_judged).join(judged, [*_SEAL], "left_semi")
+    wanted = sent.where(is_judged).join(judged, [*SEAL_KEY], "left_semi")
     fired = fires(outcomes).where(F.col("reason").isNull())
     fired = fired.select("partition", "offset", F.col("sealed_ms").alias("end_ms"), "fence")
     came = naming_requests(records).where(is_judged).join(fired, ["partition", "offset"])
-    came = came.join(judged, [*_SEAL], "left_semi")
+    came = came.join(judged, [*SEAL_KEY], "left_semi")
     came = came.select(*_GROUP, "at_partition", "at_offset", "key", "value", "headers")
     both = wanted.unionByName(came, allowMissingColumns=True)
     # Null comes first: the names of the batches before the records.

@@ -25,7 +25,7 @@ from kafka_timers.core.wire import Condition, Copy, Future, Sealed
 from kafka_timers.lake.arrow import record_batch
 from kafka_timers.lake.message import bytes_of, number, text
 from kafka_timers.lake.outcomes import covered, newest_of
-from kafka_timers.lake.schema import CANCEL, COPY, REQUEST, due_of
+from kafka_timers.lake.schema import CANCEL, COPY, ID_KEY, RECORD_KEY, REQUEST, day_of
 
 __all__ = [
     "NO_CONDITION_BYTES",
@@ -44,8 +44,6 @@ __all__ = [
 # Length of the bytes of `no_condition`, where there are any.
 NO_CONDITION_BYTES = 3 + 5
 
-_REQUEST = ("partition", "offset")
-_ID = ("partition", "timer_id")
 # Columns of `ignored_in`.
 PLACE = "partition int, offset bigint"
 
@@ -66,8 +64,8 @@ def history_of(requests: DataFrame, among: DataFrame) -> DataFrame:
     Returns:
         the columns of *requests*.
     """
-    ids = among.where(F.col("condition").isNotNull()).select(*_ID).distinct()
-    return requests.where(F.col("timer_id").isNotNull()).join(ids, [*_ID], "left_semi")
+    ids = among.where(F.col("condition").isNotNull()).select(*ID_KEY).distinct()
+    return requests.where(F.col("timer_id").isNotNull()).join(ids, [*ID_KEY], "left_semi")
 
 
 def days_about(history: DataFrame) -> list[str]:
@@ -79,7 +77,7 @@ def days_about(history: DataFrame) -> list[str]:
     moments = F.array(F.floor(F.col("appended_ms") / 1000), F.col("second"))
     at = F.explode(F.array_compact(moments))
     days = history.select(at.alias("at")).select(F.explode(F.array(F.col("at"), F.col("at") + 86_400)).alias("at"))
-    return sorted(row[0] for row in days.select(due_of(F.col("at"), F.lit("day"))).distinct().collect())
+    return sorted(row[0] for row in days.select(day_of(F.col("at"))).distinct().collect())
 
 
 def no_condition() -> Column:
@@ -107,12 +105,12 @@ def ignored_in(history: DataFrame, intervals: DataFrame) -> DataFrame:
     """
     names = ("offset", "appended_ms", "kind", "second", "millis", "condition", "expected")
     copied = ("original", "original_s", "decided", "decided_s", "first_ms")
-    records = history.where(F.col("kind").isin(REQUEST, CANCEL, COPY)).select(*_ID, *names, *copied)
+    records = history.where(F.col("kind").isin(REQUEST, CANCEL, COPY)).select(*ID_KEY, *names, *copied)
     # Seals that are not needed change nothing.
     both = covered(records, intervals)
     record = F.struct(*names, *copied, "read", "reached")
     return (
-        both.groupBy(*_ID)
+        both.groupBy(*ID_KEY)
         .agg(F.sort_array(F.collect_list(record)).alias("records"))
         .join(F.broadcast(newest_of(intervals)), "partition", "left")
         .select("partition", "timer_id", "records", "newest")
@@ -132,7 +130,7 @@ def in_force(requests: DataFrame, ignored: DataFrame) -> DataFrame:
         the columns of *requests*.
     """
     has_condition = F.col("condition").isNotNull()
-    held = requests.where(has_condition).join(F.broadcast(ignored), [*_REQUEST], "left_anti")
+    held = requests.where(has_condition).join(F.broadcast(ignored), [*RECORD_KEY], "left_anti")
     return requests.where(~has_condition).unionByName(held.select(requests.columns))
 
 

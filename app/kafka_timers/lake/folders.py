@@ -1,8 +1,8 @@
 """
 Compute the folders of requests for whole batches of Arrow.
 
-They are those of `schema.delay_of` and `schema.due_of`, which Spark computes row by row. A batch has few days, so this
-takes a tenth of the time. Held by test_folders_of_a_batch_are_those_that_spark_computes.
+A batch has few days, so this takes a tenth of the time that Spark would need row by row, for the same folders. Held by
+test_folders_of_a_batch_are_those_that_spark_computes.
 """
 
 from datetime import date, timedelta

@@ -28,14 +28,12 @@ from kafka_timers.lake import tables
 from kafka_timers.lake.live import refuse_other_topic
 from kafka_timers.lake.maintain import refuse_blind_commits, until_alone
 from kafka_timers.lake.query import open_views
-from kafka_timers.lake.schema import CANCEL, COPY, REQUEST, REQUESTS
+from kafka_timers.lake.schema import CANCEL, COPY, ID_KEY, RECORD_KEY, REQUEST, REQUESTS
 from kafka_timers.settings import LakeSettings
 
 __all__ = ["Forgetting", "Kept", "about", "asked_about"]
 
-_NAME = ("partition", "offset")
 _FOLDER = REQUESTS.partitioned_by
-_ID = ("partition", "timer_id")
 _ABOUT = "timer_id string, callback_key string"
 _VIEW = "kafka_timers_forgotten"
 # A younger file that belongs to no version of the table may be part of a batch that is being landed.
@@ -101,7 +99,9 @@ class Forgetting:
                 *(F.date_format(at(due), "yyyy-MM-dd HH:mm:ss") for at in (F.min, F.max)),
             ).collect()
             open_views(self._spark, self._settings, ["pending"])
-            waits = self._spark.table("pending").join(self._meant.select(*_NAME), [*_NAME], "left_semi").count()
+            waits = (
+                self._spark.table("pending").join(self._meant.select(*RECORD_KEY), [*RECORD_KEY], "left_semi").count()
+            )
         if waits:
             raise LakeError(
                 f"{waits} of these timers wait, as far as has been landed, and could not fire without their payload: "
@@ -127,7 +127,7 @@ class Forgetting:
         with tables.translated(self._root):
             if self.count:
                 self._meant.createOrReplaceTempView(_VIEW)
-                same = " AND ".join(f"t.`{name}` = s.`{name}`" for name in (*_NAME, *_FOLDER))
+                same = " AND ".join(f"t.`{name}` = s.`{name}`" for name in (*RECORD_KEY, *_FOLDER))
                 until_alone(
                     lambda: self._spark.sql(
                         f"MERGE INTO {tables.name_of(self._root, REQUESTS)} AS t USING {_VIEW} AS s ON {same} WHEN "
@@ -172,7 +172,7 @@ class Forgetting:
 
     async def _kept(self) -> Kept:
         kafka, name = self._settings.kafka, Topics.of(self._settings.topic_prefix).requests
-        places = [tuple(row) for row in self._meant.select(*_NAME).collect()]
+        places = [tuple(row) for row in self._meant.select(*RECORD_KEY).collect()]
         asked = self._meant.where(F.col("topic").isNotNull()).select("topic").distinct()
         callback_topics = sorted(row[0] for row in asked.collect())
         requests: dict[int, list[int]] = defaultdict(list)
@@ -218,14 +218,14 @@ def about(requests: DataFrame, *, key: str | None = None, timer_id: str | None =
     asked = known.where(F.col("kind") != COPY).withColumn("about", told)
     if key is not None:
         meant = asked.where((F.col("kind") != CANCEL) & (F.col("about.callback_key") == key))
-        ids = meant.where(F.col("timer_id").isNotNull()).select(*_ID).distinct()
+        ids = meant.where(F.col("timer_id").isNotNull()).select(*ID_KEY).distinct()
         meant = meant.unionByName(
-            asked.where(F.col("kind") == CANCEL).join(ids, [*_ID], "left_semi").select(asked.columns)
+            asked.where(F.col("kind") == CANCEL).join(ids, [*ID_KEY], "left_semi").select(asked.columns)
         )
     else:
         is_its = (F.col("timer_id") == timer_id) | (F.col("about.timer_id") == timer_id)
         meant = asked.where(is_its | (F.col("timer_id").isNull() & (F.col("key") == F.lit(wanted))))
-    columns = (*_NAME, *_FOLDER, "kind", "second", "topic")
+    columns = (*RECORD_KEY, *_FOLDER, "kind", "second", "topic")
     originals = meant.select("partition", F.col("offset").alias("original"))
     copies = known.where(F.col("kind") == COPY).join(originals, ["partition", "original"], "left_semi")
     return meant.select(*columns).unionByName(copies.select(*columns))

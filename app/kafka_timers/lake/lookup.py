@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from kafka_timers.errors import LakeError
 from kafka_timers.lake.contents import asked_in
-from kafka_timers.lake.schema import COPY, REQUEST, REQUESTS
+from kafka_timers.lake.schema import COPY, RECORD_KEY, REQUEST, REQUESTS
 from kafka_timers.lake.tables import constant
 
 __all__ = ["Only", "records_of"]
@@ -22,7 +22,7 @@ _RECORDS_MAX = 10_000
 # Spark compares a row with so many offsets, and looks for them by the bounds of its files.
 _LISTED_MAX = 100
 
-_NAME, _FOLDER = ("partition", "offset"), REQUESTS.partitioned_by
+_FOLDER = REQUESTS.partitioned_by
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def _records_of_key(requests: DataFrame, key: str) -> list[dict[str, Any]]:
 def _rows(requests: DataFrame, found: DataFrame) -> list[dict[str, Any]]:
     """Return the rows *found* of *requests*, with all columns."""
     # The first look reads some columns of all files, and the second one all columns of the files with these rows.
-    places = found.select(*_FOLDER, *_NAME).limit(_RECORDS_MAX + 1).collect()
+    places = found.select(*_FOLDER, *RECORD_KEY).limit(_RECORDS_MAX + 1).collect()
     if len(places) > _RECORDS_MAX:
         raise LakeError(
             f"more than {_RECORDS_MAX:,} records concern these timers: ask for all timers, with a condition in SQL"
@@ -97,6 +97,6 @@ def _rows(requests: DataFrame, found: DataFrame) -> list[dict[str, Any]]:
         near = near.where(F.col("offset").isin(offsets))
     else:
         wanted = constant(requests.sparkSession, names, "partition int, offset bigint")
-        near = near.join(F.broadcast(wanted), [*_NAME], "left_semi")
+        near = near.join(F.broadcast(wanted), [*RECORD_KEY], "left_semi")
     rows = near.select(*REQUESTS.columns.names).collect()
     return [row.asDict(recursive=True) for row in rows if (row["partition"], row["offset"]) in names]

@@ -28,6 +28,7 @@ from kafka_timers.lake.schema import (
     BUCKETS,
     COPY,
     DELAYS_S,
+    ID_KEY,
     POSITIONS,
     REJECTED,
     REQUEST,
@@ -50,7 +51,6 @@ _ATTEMPTS = 5
 _BY_YEAR, _BY_MONTH = "more", "1y"
 _BY_DAY = [delay for delay in DELAYS_S if delay != _BY_MONTH]
 
-_ID = ("partition", "timer_id")
 
 _S3 = ("s3", "s3a", "s3n")
 _ONE_DRIVER = "io.delta.storage.S3SingleDriverLogStore"
@@ -288,12 +288,12 @@ def still_needed(
     asked, copies = judged.where(kind != COPY), judged.where(kind == COPY)
 
     open_requests = asked.where("is_open").select(columns).unionByName(live).where(kind == REQUEST)
-    ids = asked.where(F.col("timer_id").isNotNull()).select(*_ID).distinct()
-    behind = open_requests.join(ids, [*_ID], "left_semi").groupBy(*_ID).agg(F.min("offset").alias("open_from"))
+    ids = asked.where(F.col("timer_id").isNotNull()).select(*ID_KEY).distinct()
+    behind = open_requests.join(ids, [*ID_KEY], "left_semi").groupBy(*ID_KEY).agg(F.min("offset").alias("open_from"))
     if has_conditions(old) or has_conditions(live):
         behind = _judged_by(asked.where("is_open").select(columns).unionByName(live), asked, behind)
     stays = F.col("is_open") | F.coalesce(F.col("offset") > F.col("open_from"), F.lit(False))
-    asked = asked.join(behind, [*_ID], "left").where(stays)
+    asked = asked.join(behind, [*ID_KEY], "left").where(stays)
     originals = asked.select("partition", F.col("offset").alias("original"), F.lit(True).alias("has_original"))
     copies = copies.join(originals, ["partition", "original"], "left").where("is_open OR has_original")
     return asked.select(columns).unionByName(copies.select(columns))
@@ -305,12 +305,12 @@ def _judged_by(stays: DataFrame, asked: DataFrame, behind: DataFrame) -> DataFra
 
     Those are all back to the last request without a condition, which counts independently of earlier records.
     """
-    first = stays.where(F.col("condition").isNotNull()).groupBy(*_ID).agg(F.min("offset").alias("first"))
+    first = stays.where(F.col("condition").isNotNull()).groupBy(*ID_KEY).agg(F.min("offset").alias("first"))
     plain = asked.where((F.col("kind") == REQUEST) & F.col("condition").isNull())
-    plain = plain.join(first, [*_ID]).where(F.col("offset") < F.col("first"))
-    since = plain.groupBy(*_ID).agg((F.max("offset") - 1).alias("open_from"))
-    since = first.join(since, [*_ID], "left").select(*_ID, F.coalesce("open_from", F.lit(-1)).alias("open_from"))
-    return behind.unionByName(since).groupBy(*_ID).agg(F.min("open_from").alias("open_from"))
+    plain = plain.join(first, [*ID_KEY]).where(F.col("offset") < F.col("first"))
+    since = plain.groupBy(*ID_KEY).agg((F.max("offset") - 1).alias("open_from"))
+    since = first.join(since, [*ID_KEY], "left").select(*ID_KEY, F.coalesce("open_from", F.lit(-1)).alias("open_from"))
+    return behind.unionByName(since).groupBy(*ID_KEY).agg(F.min("open_from").alias("open_from"))
 
 
 def _keep_only(spark: SparkSession, root: str, table: Table, where: str, needed: DataFrame) -> None:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from kafka_timers.lake.schema import REFUSED, REQUEST, asked_ms
+from kafka_timers.lake.schema import RECORD_KEY, REFUSED, REQUEST, SEAL_KEY, asked_ms
 from kafka_timers.lake.versions import marks_of
 
 __all__ = [
@@ -40,8 +40,6 @@ __all__ = [
     "waits_longer",
 ]
 
-_REQUEST = ("partition", "offset")
-_SEAL = ("partition", "end_ms", "fence")
 INTERVAL = ("end_ms", "fence", "horizon_s", "horizon_from", "appended_ms")
 
 
@@ -85,11 +83,11 @@ def totals(seals: DataFrame) -> DataFrame:
     """
     counts = ("due", "fired", "rejected", "digest")
     lateness = ("lateness_p99_ms", "lateness_max_ms")
-    once = seals.select(*_SEAL, "first_ms", "through", *counts, *lateness, "appended_ms")
+    once = seals.select(*SEAL_KEY, "first_ms", "through", *counts, *lateness, "appended_ms")
     return (
-        once.groupBy(*_SEAL, "through", *counts)
+        once.groupBy(*SEAL_KEY, "through", *counts)
         .agg(F.min("first_ms").alias("first_ms"), *(F.max(name).alias(name) for name in (*lateness, "appended_ms")))
-        .groupBy(*_SEAL)
+        .groupBy(*SEAL_KEY)
         .agg(
             F.min("first_ms").alias("first_ms"),
             *(F.sum(name).alias(name) for name in counts),
@@ -117,7 +115,7 @@ def intervals_of(seals: DataFrame) -> DataFrame:
     before = Window.partitionBy("partition").orderBy("end_ms", "fence").rowsBetween(Window.unboundedPreceding, -1)
     return (
         seals.where(F.col("through").isNull())
-        .groupBy(*_SEAL)
+        .groupBy(*SEAL_KEY)
         .agg(*(F.max(name).alias(name) for name in INTERVAL[2:]))
         .withColumn("passed", F.max("fence").over(before))
         .where(F.col("passed").isNull() | (F.col("fence") >= F.col("passed")))
@@ -162,7 +160,7 @@ def outcomes_of(
         workers took has the seal of its moment, and fence null.
     """
     timers = requests.where(F.col("kind") == REQUEST).select(
-        *_REQUEST,
+        *RECORD_KEY,
         "appended_ms",
         "second",
         "millis",
@@ -184,7 +182,7 @@ def outcomes_of(
     maybe = found.where(_may_lie_behind(horizon_s)).select("partition", "asked_ms")
     late = _seen(timers.join(maybe, ["partition", "asked_ms"], "semi"), marks, found, horizon_s).where(behind)
     refused = requests.where(F.col("kind") == REFUSED).select(
-        *_REQUEST, "appended_ms", "reason", F.lit(False).alias("far"), F.col("offset").alias("at")
+        *RECORD_KEY, "appended_ms", "reason", F.lit(False).alias("far"), F.col("offset").alias("at")
     )
     late = late.drop("interval").withColumn("late", F.lit(True))
     late = late.unionByName(refused.withColumn("late", F.lit(False)), allowMissingColumns=True)
@@ -192,7 +190,7 @@ def outcomes_of(
     sealed = sealed.unionByName(_first_interval(late, intervals, F.col("fence") - 1))
     fence = F.when(F.col("at").isNotNull(), F.col("interval.fence"))
     return sealed.select(
-        *_REQUEST,
+        *RECORD_KEY,
         "appended_ms",
         "second",
         "millis",
@@ -245,7 +243,7 @@ def newest_of(intervals: DataFrame) -> DataFrame:
 
 def _seen(timers: DataFrame, marks: DataFrame, found: DataFrame, horizon_s: int | None) -> DataFrame:
     """Return *timers*, each with its marks, with the interval of its moment, and the offset at which workers got it."""
-    seen = timers.join(marks, [*_REQUEST], "left")
+    seen = timers.join(marks, [*RECORD_KEY], "left")
     seen = seen.join(found.select("partition", "asked_ms", "interval"), ["partition", "asked_ms"], "left")
     far = by_seal("interval") if horizon_s is None else waits_longer(F.lit(horizon_s))
     return seen.withColumn("far", far).withColumn("at", F.when(far, F.col("copied_at")).otherwise(F.col("offset")))
@@ -289,8 +287,8 @@ def last_second(end_ms: Column) -> Column:
 def _marks(requests: DataFrame, rejected: DataFrame) -> DataFrame:
     return (
         marks_of(requests)
-        .unionByName(rejected.select(*_REQUEST, "reason"), allowMissingColumns=True)
-        .groupBy(*_REQUEST)
+        .unionByName(rejected.select(*RECORD_KEY, "reason"), allowMissingColumns=True)
+        .groupBy(*RECORD_KEY)
         .agg(*(F.max(name).alias(name) for name in ("taken_by", "copied_at", "reason")))
     )
 

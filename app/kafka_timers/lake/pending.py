@@ -6,12 +6,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from kafka_timers.lake.outcomes import by_seal
-from kafka_timers.lake.schema import REQUEST, asked_ms
+from kafka_timers.lake.schema import RECORD_KEY, REQUEST, asked_ms
 from kafka_timers.lake.versions import marks_of
 
 __all__ = ["pending"]
-
-_REQUEST = ("partition", "offset")
 
 
 def pending(requests: DataFrame, seals: DataFrame, also: Sequence[str] = ()) -> DataFrame:
@@ -35,10 +33,10 @@ def pending(requests: DataFrame, seals: DataFrame, also: Sequence[str] = ()) -> 
     done = (asked_ms() < F.col("seal.end_ms")) & (at < F.col("seal.fence"))
     return (
         requests.where(F.col("kind") == REQUEST)
-        .join(marks_of(requests), [*_REQUEST], "left")
+        .join(marks_of(requests), [*RECORD_KEY], "left")
         .where(F.col("taken_by").isNull())
         .join(F.broadcast(latest), "partition", "left")
         .withColumn("far", far)
         .where(~F.coalesce(done, F.lit(False)))
-        .select(*_REQUEST, "appended_ms", "second", "millis", "timer_id", "topic", "far", "copied_at", *also)
+        .select(*RECORD_KEY, "appended_ms", "second", "millis", "timer_id", "topic", "far", "copied_at", *also)
     )

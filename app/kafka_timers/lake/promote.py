@@ -58,7 +58,7 @@ from kafka_timers.lake.copies import (
 from kafka_timers.lake.live import Live, look, publish, refuse_other_topic
 from kafka_timers.lake.metrics import LakeMetrics
 from kafka_timers.lake.outcomes import intervals_of
-from kafka_timers.lake.schema import BUCKETS, REQUEST, REQUESTS, SEALS
+from kafka_timers.lake.schema import BUCKETS, RECORD_KEY, REQUEST, REQUESTS, SEALS
 from kafka_timers.settings import LakeSettings
 
 __all__ = ["Promoter", "Seen"]
@@ -74,8 +74,6 @@ _TELL_AGAIN_S = 3_600
 
 # Bytes of a message in addition to its value: the key, and a record batch of its own.
 _AROUND_VALUE_BYTES = 128
-
-_REQUEST = ("partition", "offset")
 
 
 class Seen(NamedTuple):
@@ -228,7 +226,7 @@ class Promoter:
             far, asks, judged_to = self._in_force(requests, far, since, named_in)
         done = need_no_copy(asks, copies_in(requests, bucket)).persist()
         try:
-            seen = self._publish(far.join(done, [*_REQUEST], "left_anti"), bucket, decision, judged_to)
+            seen = self._publish(far.join(done, [*RECORD_KEY], "left_anti"), bucket, decision, judged_to)
             if not seen.published:
                 seen = seen._replace(promoted=done.where("promoted").count())
         finally:

@@ -41,7 +41,9 @@ from kafka_timers.lake.schema import (
     AUDIT_FINDINGS,
     AUDIT_SECONDS,
     BUCKETS,
+    ID_KEY,
     POSITIONS,
+    RECORD_KEY,
     REJECTED,
     REQUEST,
     REQUESTS,
@@ -68,9 +70,7 @@ __all__ = [
     "waiting",
 ]
 
-_NAME = ("partition", "offset")
-_ID = ("partition", "timer_id")
-_TIMER = (*_NAME, "appended_at", "second", "due_at", "millis", "topic", "timer_id", "far")
+_TIMER = (*RECORD_KEY, "appended_at", "second", "due_at", "millis", "topic", "timer_id", "far")
 
 
 # Columns of `pending.pending` and `outcomes.outcomes_of` that the views need.
@@ -293,7 +293,9 @@ def ignored(requests: DataFrame, places: DataFrame) -> DataFrame:
     Returns:
         The columns of `waiting` except far, and kind string: request or cancel, condition string.
     """
-    return with_contents(_timers(requests.join(places, [*_NAME]))).select(*_TIMER[:-1], "kind", "condition", *CONTENTS)
+    return with_contents(_timers(requests.join(places, [*RECORD_KEY]))).select(
+        *_TIMER[:-1], "kind", "condition", *CONTENTS
+    )
 
 
 def select(spark: SparkSession, query: str) -> DataFrame:
@@ -336,15 +338,15 @@ def chosen(timers: DataFrame, requests: DataFrame, where: str) -> DataFrame:
             + ", ".join((*_TIMER, *CONTENTS))
         ) from error
     of_id = requests.where((F.col("kind") == REQUEST) & F.col("timer_id").isNotNull())
-    last = of_id.groupBy(*_ID).agg(F.max("offset").alias("last"))
+    last = of_id.groupBy(*ID_KEY).agg(F.max("offset").alias("last"))
     against = F.when(F.col("timer_id").isNull(), "it has no timer id").when(
         # A published record applies to the last request of the id.
         F.col("last") > F.col("offset"),
         "a later request of its id came when it was due already",
     )
     return (
-        meant.join(requests.select(*_NAME, "value", "condition"), [*_NAME])
-        .join(last, [*_ID], "left")
+        meant.join(requests.select(*RECORD_KEY, "value", "condition"), [*RECORD_KEY])
+        .join(last, [*ID_KEY], "left")
         .withColumn("against", against)
         .drop("last")
         .select(*_TIMER, "value", "condition", "against")
@@ -417,7 +419,7 @@ class Bulk:
         open_views(spark, settings, ["requests", "pending", "ignored"])
         self._settings = settings
         # Cached, so that the timers that were shown are the ones that change.
-        requests = spark.table("requests").join(spark.table("ignored").select(*_NAME), [*_NAME], "left_anti")
+        requests = spark.table("requests").join(spark.table("ignored").select(*RECORD_KEY), [*RECORD_KEY], "left_anti")
         self._meant = chosen(spark.table("pending"), requests, where).persist()
         self._timers = self._meant.where(F.col("against").isNull())
 
@@ -445,7 +447,7 @@ class Bulk:
 
     def sample(self, rows: int) -> list[dict[str, Any]]:
         """Return the first timers that can be withdrawn."""
-        return rows_of(self._timers.select(*_TIMER).orderBy("second", *_NAME).limit(rows))
+        return rows_of(self._timers.select(*_TIMER).orderBy("second", *RECORD_KEY).limit(rows))
 
     def cancel(self) -> None:
         """Publish cancels of the timers."""

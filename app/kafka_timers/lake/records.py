@@ -36,7 +36,7 @@ from kafka_timers.lake.schema import (
     REFUSED,
     REQUEST,
     REQUESTS,
-    due_of,
+    day_of,
 )
 
 __all__ = ["rejected_of", "requests_of"]
@@ -95,11 +95,7 @@ def rejected_of(records: DataFrame, requests: str) -> DataFrame:
         place("partition", 1).try_cast("int").alias("source_partition"),
         place("offset", 2).try_cast("bigint").alias("source_offset"),
     )
-    return rows.withColumn("day", _day_of(F.floor(F.col("appended_ms") / 1000)))
-
-
-def _day_of(second: Column) -> Column:
-    return due_of(second, F.lit("day"))
+    return rows.withColumn("day", day_of(F.floor(F.col("appended_ms") / 1000)))
 
 
 def _appended_ms() -> Column:

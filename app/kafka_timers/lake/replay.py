@@ -4,13 +4,12 @@ from pyspark.sql import DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F
 
 from kafka_timers.lake.outcomes import INTERVAL, due_ms, figures, fires, waits_longer
-from kafka_timers.lake.schema import REQUEST
+from kafka_timers.lake.schema import RECORD_KEY, REQUEST
 from kafka_timers.lake.time_range import time_range_of
 from kafka_timers.settings import LakeSettings
 
 __all__ = ["replayed", "synthetic_intervals", "with_fewer_ticks", "with_horizon"]
 
-_REQUEST = ("partition", "offset")
 _JUDGED_BY = ("horizon_s", "horizon_from")
 _SHARES = {"late_p50_s": 0.5, "late_p99_s": 0.99, "late_max_s": 1.0}
 
@@ -69,7 +68,7 @@ def with_fewer_ticks(
     """
     with time_range_of(spark, settings, first, last) as within:
         known = within.requests.where(F.col("kind") == REQUEST)
-        intervals = synthetic_intervals(known.select(*_REQUEST, "appended_ms"), within.first, within.last, every_s)
+        intervals = synthetic_intervals(known.select(*RECORD_KEY, "appended_ms"), within.first, within.last, every_s)
         # Without a horizon: far requests count as promoted in good time.
         fired = fires(within.outcomes(0, intervals))
         fired = fired.where(F.col("second").between(within.first, within.last) & F.col("reason").isNull())

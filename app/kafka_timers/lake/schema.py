@@ -31,7 +31,7 @@ the due time, as in Kafka's hierarchical timing wheel. Both follow from the reco
 
 from dataclasses import dataclass
 
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
@@ -56,21 +56,28 @@ __all__ = [
     "FINDING",
     "FORWARDED",
     "HEADERS",
+    "ID_KEY",
     "POSITIONS",
+    "RECORD_KEY",
     "REFUSED",
     "REJECTED",
     "REQUEST",
     "REQUESTS",
     "SEALS",
+    "SEAL_KEY",
     "TABLES",
     "Table",
+    "about_records",
+    "about_seals",
     "asked_ms",
-    "delay_of",
-    "due_of",
+    "day_of",
 ]
 
 # Columns of findings, as functions return them.
 FINDING = "kind string, partition int, offset bigint, second bigint, detail string"
+
+# Columns that name a record of timer-request, the records of one timer id, and a seal with its slices.
+RECORD_KEY, ID_KEY, SEAL_KEY = ("partition", "offset"), ("partition", "timer_id"), ("partition", "end_ms", "fence")
 
 # Values of the column `kind` of `requests`.
 REQUEST, CANCEL, COPY, REFUSED = "request", "cancel", "copy", "refused"
@@ -335,22 +342,20 @@ def asked_ms() -> Column:
     return F.col("second") * 1000 + F.col("millis")
 
 
-def delay_of(second: Column, appended_ms: Column) -> Column:
-    """Return the column `delay` of a request that is due in *second*."""
-    waits_s = second - F.floor(appended_ms / 1000)
-    delay = F.lit("more")
-    for name, longest_s in reversed(DELAYS_S.items()):
-        delay = F.when(waits_s <= longest_s, name).otherwise(delay)
-    return delay
-
-
-def due_of(second: Column, delay: Column) -> Column:
-    """Return the column `due` of a row in partition *delay* that is due in *second*; days are those of UTC."""
+def day_of(second: Column) -> Column:
+    """Return the day of a UNIX second in UTC, as 2030-01-31."""
     # Not from a timestamp, whose day depends on the session's time zone: many sessions read a table.
-    day = F.date_from_unix_date(F.floor(second / _DAY_S).cast("int")).cast("string")
-    by_year, by_month = delay == "more", delay == "1y"
-    return (
-        F.when(by_year, F.substring(day, 1, len("2030")))
-        .when(by_month, F.substring(day, 1, len("2030-01")))
-        .otherwise(day)
-    )
+    return F.date_from_unix_date(F.floor(second / _DAY_S).cast("int")).cast("string")
+
+
+def about_records(rows: DataFrame, kind: str, detail: Column, second: Column | str = "second") -> DataFrame:
+    """Return a finding about the record that each of *rows* names: the columns `FINDING`."""
+    at = F.col(second) if isinstance(second, str) else second
+    return rows.select(F.lit(kind).alias("kind"), *RECORD_KEY, at.alias("second"), detail.alias("detail"))
+
+
+def about_seals(rows: DataFrame, kind: Column | str, detail: Column) -> DataFrame:
+    """Return a finding about each of *rows*, which are seals: the columns `FINDING`, of which offset is null."""
+    offset = F.lit(None).cast("bigint").alias("offset")
+    second = F.col("last").alias("second")
+    return rows.select(F.lit(kind).alias("kind"), "partition", offset, second, detail.alias("detail"))

@@ -16,7 +16,7 @@ from kafka_timers.core.digests import signed
 from kafka_timers.core.sums import ReadSums
 from kafka_timers.core.wire import Sealed, is_complete, last_second_of, sealed_from
 from kafka_timers.errors import WireError
-from kafka_timers.lake.schema import SEALS, due_of
+from kafka_timers.lake.schema import SEALS, day_of
 
 __all__ = ["opened", "seals_of", "sound"]
 
@@ -43,7 +43,11 @@ def seals_of(records: DataFrame) -> DataFrame:
     """
     appended_ms = F.unix_millis("timestamp").alias("appended_ms")
     rows = records.select("partition", "offset", appended_ms, "value").withColumn("seal", _seal(is_costly=True))
-    return rows.where("seal IS NOT NULL").select("*", "seal.*", _day().alias("day")).select(*SEALS.columns.names)
+    return (
+        rows.where("seal IS NOT NULL")
+        .select("*", "seal.*", day_of(F.col("seal.last")).alias("day"))
+        .select(*SEALS.columns.names)
+    )
 
 
 def opened(rows: DataFrame) -> DataFrame:
@@ -55,7 +59,7 @@ def sound(seals: DataFrame) -> DataFrame:
     """Return *seals* without those whose columns are not as their bytes tell, as if they had not been landed."""
     # A day of seals may be one file, so one core would parse them all.
     rows = seals.repartition("offset").withColumn("seal", _seal(is_costly=True))
-    is_same = F.col("day") == _day()
+    is_same = F.col("day") == day_of(F.col("seal.last"))
     for each in _STORED:
         is_same &= F.col(each.name).eqNullSafe(F.col(f"seal.{each.name}"))
     return _with_told(rows.where(is_same))
@@ -69,10 +73,6 @@ def _seal(*, is_costly: bool = False) -> Column:
     """Return a column: what the bytes of a row say. If it *is_costly*, Spark computes it once, and before filters."""
     parse = F.udf(_told, _TOLD, useArrow=False)
     return (parse.asNondeterministic() if is_costly else parse)("value", "partition", "offset")
-
-
-def _day() -> Column:
-    return due_of(F.col("seal.last"), F.lit("day"))
 
 
 def _told(value: bytes | None, partition: int, offset: int) -> tuple[Any, ...] | None:

@@ -12,15 +12,13 @@ from kafka_timers.core.wire import Topics
 from kafka_timers.errors import LakeError
 from kafka_timers.lake.conditions import days_about, has_conditions, history_of, ignored_in, in_force
 from kafka_timers.lake.outcomes import intervals_of, outcomes_of, totals
-from kafka_timers.lake.schema import CANCEL, COPY, REFUSED, REQUESTS, SEALS
+from kafka_timers.lake.schema import CANCEL, COPY, ID_KEY, RECORD_KEY, REFUSED, REQUESTS, SEALS
 from kafka_timers.lake.sealed import sound
 from kafka_timers.lake.tables import constant, read, read_positions, read_rejected, root_of
 from kafka_timers.settings import LakeSettings
 
 __all__ = ["TimeRange", "requests_of", "time_range_of"]
 
-_REQUEST = ("partition", "offset")
-_ID = ("partition", "timer_id")
 _DAY_S = 86_400
 # The seconds of a day in eleven partitions.
 _BROADCAST_ROWS = 1_000_000
@@ -189,7 +187,7 @@ def requests_of(
             since.
     """
     table = requests.select(
-        *_REQUEST, "appended_ms", "kind", "second", "millis", "topic", "timer_id", "reason",
+        *RECORD_KEY, "appended_ms", "kind", "second", "millis", "topic", "timer_id", "reason",
         "original", "original_s", "decided", "decided_s", "condition", "expected", "first_ms", "callback", "asks",
     )  # fmt: skip
     named, is_copy, is_cancel = F.col("timer_id").isNotNull(), F.col("kind") == COPY, F.col("kind") == CANCEL
@@ -212,7 +210,7 @@ def requests_of(
     # Most ids have one record only, which nothing changes. Ids are compared by a hash, which is smaller; if two have
     # the same one, needless rows do no harm.
     # The names of all others differ, because a join may gather the rows of a name.
-    name = F.when(named, F.xxhash64(*_ID).bitwiseOR(1)).otherwise(F.col("offset") * 2).alias("name")
+    name = F.when(named, F.xxhash64(*ID_KEY).bitwiseOR(1)).otherwise(F.col("offset") * 2).alias("name")
     since = table.where(named & (F.col("appended_ms") >= named_ms))
     by_name = since.groupBy(name).agg(
         F.count(F.lit(1)).alias("records"), F.bool_or(is_due & ~is_cancel).alias("is_due")
@@ -226,8 +224,8 @@ def requests_of(
         history = keep(history_of(table, found))
         around = seals.where(F.col("day").isin(days_about(history)) | (F.col("last") >= after))
         judged = in_force(history, keep(ignored_in(history, intervals_of(around))))
-        ids = keep(history.select(*_ID).distinct())
-        alone, related = (rows.join(ids, [*_ID], "anti") for rows in (alone, related))
+        ids = keep(history.select(*ID_KEY).distinct())
+        alone, related = (rows.join(ids, [*ID_KEY], "anti") for rows in (alone, related))
         related = related.unionByName(judged)
     return Landed(alone.unionByName(related), related.unionByName(copies))
 
