@@ -8,7 +8,7 @@ from kafka_timers.lake.schema import DELAYS_S, SEALS, Table, day_of
 from kafka_timers.v1.sealed_pb2 import Sealed
 
 # What is stored, and what is read from the bytes.
-SEAL_COLUMNS = StructType([*SEALS.columns, *SEALS.told])
+SEAL_COLUMNS = StructType([*SEALS.columns, *SEALS.in_bytes])
 
 
 def delay_of(second: Column, appended_ms: Column) -> Column:

@@ -53,7 +53,7 @@ def test_a_table_is_made_as_it_is_told_and_stays(spark: SparkSession, root: str,
         assert made.select(*table.columns.names).schema == table.columns
         found, wanted = (
             [(each.name, each.dataType, each.metadata) for each in columns]
-            for columns in (made.schema, [*table.columns, *table.told])
+            for columns in (made.schema, [*table.columns, *table.in_bytes])
         )
         assert found == wanted
         [detail] = spark.sql(f"DESCRIBE DETAIL delta.`{path_of(root, table).replace('`', '``')}`").collect()

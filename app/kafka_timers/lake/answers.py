@@ -54,9 +54,6 @@ def answer_findings(
         answers: rows of `answers_of`, of the time range and some time around it.
         requests: rows of `requests` in force, with all records of the timer ids in question.
         outcomes: rows of `outcomes_of` for these requests.
-        intervals: intervals that the outcomes were computed from.
-        first: UNIX second in which the time range begins.
-        last: UNIX second in which it ends.
 
     Returns:
         findings of the kind answer about the record that asked, with the columns `schema.FINDING`.

@@ -112,13 +112,6 @@ class _Wanted(NamedTuple):
     chain: Mapping[tuple[int, str], Day] | None
 
 
-class _Told(NamedTuple):
-    """Results of judging that are in no table, see `Audit`."""
-
-    lateness: Sequence[Row] | None
-    unchecked: list[str]
-
-
 def audit(
     spark: SparkSession,
     settings: LakeSettings,
@@ -138,8 +131,6 @@ def audit(
     Judge the seals of a time range, and append the result to `audit_seconds` and `audit_findings`.
 
     Args:
-        spark: session to use.
-        settings: settings with the lake and the brokers.
         now_s: UNIX seconds by the host's clock; names the audit.
         first: UNIX second in which the time range begins; None for a day before its end.
         last: UNIX second in which it ends; None for the last landed second.
@@ -159,7 +150,7 @@ def audit(
     first, last = coverage.first, coverage.last
     with time_range_of(spark, settings, first, last, may_be_empty=True) as within:
         wanted = _Wanted(callbacks or batches, batches, late_ms, rows, chain)
-        told = _judge(spark, settings, within, coverage, now_s, wanted)
+        lateness, unchecked = _judge(spark, settings, within, coverage, now_s, wanted)
     # Read back from the tables, so that it is not computed again.
     seconds, findings = (
         read(spark, root_of(settings), table).where(F.col("audited_s") == now_s)
@@ -180,11 +171,11 @@ def audit(
         partitions=coverage.partitions,
         sealed=dict(coverage.sealed),
         undecided=coverage.undecided,
-        unchecked=told.unchecked,
+        unchecked=unchecked,
         **sums.asDict(),
         kinds={row["kind"]: row["count"] for row in findings.groupBy("kind").count().orderBy("kind").collect()},
         findings=findings.orderBy("second", "partition", "offset", "kind").limit(shown).collect(),
-        lateness=told.lateness,
+        lateness=lateness,
         step_s=step_s,
         course=course.agg(F.sum("fired").alias("fired"), *(F.max(each).alias(each) for each in _LATENESS))
         .orderBy("at")
@@ -204,8 +195,8 @@ def _judge(
     coverage: Coverage,
     now_s: int,
     wanted: _Wanted,
-) -> _Told:
-    """Append the results for each seal, and the findings; return the results that are in no table."""
+) -> tuple[Sequence[Row] | None, list[str]]:
+    """Append the results for each seal, and the findings; return lateness and unchecked, see `Audit`."""
     root, name = root_of(settings), F.lit(now_s).cast("bigint")
     outcomes = within.outcomes()
     if wanted.callbacks:
@@ -217,7 +208,7 @@ def _judge(
     seconds = within.keep(seconds.withColumns({"audited_s": name, "day": day_of(F.col("last"))}))
     append(seconds, root, AUDIT_SECONDS)
 
-    told = _Told(None, _unchecked(coverage, wanted))
+    lateness, unchecked = None, _unchecked(coverage, wanted)
     findings = gaps(within.sealed).where(F.col("second") >= within.first)
     findings = findings.unionByName(coverage.findings(spark))
     in_time = outcomes.where(F.col("sealed_in") >= within.first)
@@ -240,11 +231,11 @@ def _judge(
         came = Comparison(spark, settings, within, outcomes, coverage)
         for more in came.findings(wanted.late_ms, batches=wanted.batches):
             findings = findings.unionByName(more)
-        told = _Told(came.lateness, [*told.unchecked, *came.unchecked])
+        lateness, unchecked = came.lateness, [*unchecked, *came.unchecked]
     # A changed row may have no second.
     second = F.coalesce("second", F.lit(within.first))
     append(findings.withColumns({"audited_s": name, "second": second}), root, AUDIT_FINDINGS)
-    return told
+    return lateness, unchecked
 
 
 def _proof_of(spark: SparkSession, root: str, within: TimeRange, partitions: int | None) -> Iterator[DataFrame]:
@@ -268,19 +259,19 @@ def _proof_of(spark: SparkSession, root: str, within: TimeRange, partitions: int
 
 def _unchecked(coverage: Coverage, wanted: _Wanted) -> list[str]:
     """Return the checks that are left out, for any content of the topics."""
-    told = [
+    sentences = [
         f"the seconds of partition {number} before {since}: no seal of them is in the lake"
         for number, (since, _) in sorted(coverage.sealed.items())
         if since > coverage.first
     ]
     if not wanted.callbacks:
-        told.append("callbacks, tombstones and answers: give --callbacks")
+        sentences.append("callbacks, tombstones and answers: give --callbacks")
     if not wanted.batches:
-        told.append("callback topics against the SHA-256 of what was sent: give --batches")
+        sentences.append("callback topics against the SHA-256 of what was sent: give --batches")
     if not wanted.rows:
-        told.append("the columns of each request against its bytes: give --rows")
+        sentences.append("the columns of each request against its bytes: give --rows")
     if wanted.chain is None:
-        told.append("the seals against a published chain: give --chain")
+        sentences.append("the seals against a published chain: give --chain")
     else:
-        told += unpublished(wanted.chain, coverage.partitions, coverage.first, coverage.last)
-    return told
+        sentences += unpublished(wanted.chain, coverage.partitions, coverage.first, coverage.last)
+    return sentences

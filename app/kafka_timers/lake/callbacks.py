@@ -48,8 +48,6 @@ def callback_findings(
         outcomes: rows of `outcomes_of` for all requests that are due or sealed in the time range.
         callbacks: rows of `received.callbacks_of`, of the time range and some time around it.
         partitions: number of partitions by callback topic. For other topics, partitions are not checked.
-        first: UNIX second in which the time range begins.
-        last: UNIX second in which it ends.
 
     Returns:
         findings of the kinds missing, doubled, early, stale-version, unexpected, content and partition.
@@ -219,9 +217,6 @@ def stranger_findings(strangers: DataFrame, asked: DataFrame, intervals: DataFra
     Args:
         strangers: rows of `strange`.
         asked: rows of `requests` that *strangers* name.
-        intervals: intervals that the outcomes were computed from.
-        first: UNIX second in which the time range begins.
-        last: UNIX second in which it ends.
 
     Returns:
         findings of the kinds early and unexpected.

@@ -48,8 +48,6 @@ class Comparison:
     Records of the topics in a time range, compared with the expected ones.
 
     Args:
-        spark: session to use.
-        settings: settings with the lake and the brokers.
         within: landed rows of the time range.
         outcomes: outcomes of its requests.
         coverage: the time range and the seconds that can be judged.

@@ -58,7 +58,6 @@ def history_of(requests: DataFrame, among: DataFrame) -> DataFrame:
     Return all rows of *requests* that share a timer id with a row of *among* that has a condition.
 
     Args:
-        requests: all rows of `requests`.
         among: some of them.
 
     Returns:
@@ -123,7 +122,6 @@ def in_force(requests: DataFrame, ignored: DataFrame) -> DataFrame:
     Return the *requests* that count.
 
     Args:
-        requests: rows of `requests`.
         ignored: rows of `ignored_in`, few enough for the memory of every executor.
 
     Returns:

@@ -47,7 +47,6 @@ def folders_about(requests: DataFrame, far: DataFrame, since: int, named: int) -
     Of each record only id, offset and condition are read, so this takes less time than `asks_about`.
 
     Args:
-        requests: all rows of `requests`.
         far: far requests among these rows.
         since: lowest offset of *far*; no record below it concerns them.
         named: number of rows of *far* with a timer id.
@@ -72,7 +71,6 @@ def asks_about(
     Return the requests and cancels that share a timer id with a row of *far*.
 
     Args:
-        requests: all rows of `requests`.
         far: far requests among these rows.
         since: lowest offset of *far*; no record below it concerns them.
         named: number of rows of *far* with a timer id, at least.
@@ -138,7 +136,6 @@ def with_sure(requests: DataFrame, fences: Mapping[int, int]) -> DataFrame:
     seal, a request that does not count might be copied, and would fire.
 
     Args:
-        requests: rows of `requests`.
         fences: fence of the last seal, by partition; without the partitions that have no seal.
     """
     unconditional = F.col("condition").isNull()
@@ -156,7 +153,6 @@ def copies_of(requests: DataFrame, decided: Mapping[int, int], decided_s: int) -
     Return the copies of *requests* as records for `timer-request`.
 
     Args:
-        requests: rows of `requests`.
         decided: by partition, the offset below which all records were known to the decision that the requests fire.
         decided_s: UNIX second in which the decision began.
 

@@ -82,8 +82,6 @@ def coverage_of(
     Return the sealed part of the seconds from *first* to *last*, both included.
 
     Args:
-        spark: session to use.
-        settings: settings with the lake.
         now_s: UNIX second by the host's clock.
         first: UNIX second; None for a day before the end.
         last: UNIX second; None for the last landed second, if the landing is not far behind.

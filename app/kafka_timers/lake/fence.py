@@ -36,10 +36,6 @@ class Fence:
     """
     The transactional id of one landing, for callers of any thread.
 
-    Args:
-        kafka: cluster of the service.
-        prefix: prefix of the service's own topics.
-
     Attributes:
         is_lost: True once it was seen that another landing has taken over.
     """

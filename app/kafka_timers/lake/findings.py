@@ -191,7 +191,6 @@ def unrejected(outcomes: DataFrame, rejected: DataFrame, settled_ms: int) -> Dat
     Return a finding (not-rejected) for each refused record that is missing on timer-rejected.
 
     Args:
-        outcomes: rows of `outcomes_of`.
         rejected: rows of `read_rejected`.
         settled_ms: see `checked`.
     """

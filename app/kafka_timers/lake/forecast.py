@@ -112,8 +112,6 @@ def forecast(
     Return the load ahead.
 
     Args:
-        spark: session to use.
-        settings: settings with the lake.
         ahead_s: length of the forecast, in seconds from the last sealed second on.
         by: a key of `STEPS_S`.
         topic: glob of the callback topics to count.

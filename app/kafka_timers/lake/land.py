@@ -106,8 +106,6 @@ def land(
     warning if it was to end anyway, because that one lands the rest.
 
     Args:
-        spark: session to run on.
-        settings: settings with the Kafka and the lake.
         every_s: seconds from the start of one batch to the start of the next; None to end when the records that the
             topics held at the start are landed.
         stop: when it is set, this returns after the batch under way.

@@ -4,8 +4,7 @@ Look up the records that concern the timers of one id or key, without a pass ove
 They are read once, and are few. So what became of them is computed from these rows (`few`), and not from the tables.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -25,8 +24,7 @@ _LISTED_MAX = 100
 _FOLDER = REQUESTS.partitioned_by
 
 
-@dataclass(frozen=True, slots=True)
-class Only:
+class Only(NamedTuple):
     """
     The timers that a query is about.
 
@@ -44,7 +42,6 @@ def records_of(requests: DataFrame, only: Only) -> list[dict[str, Any]]:
     Return all records that concern the timers of *only*: requests, cancels and copies of the same ids.
 
     Args:
-        requests: all rows of `requests`.
         only: an id or a key, or both.
 
     Returns:

@@ -87,9 +87,7 @@ def optimize(spark: SparkSession, settings: LakeSettings, now_s: int) -> None:
     Merge small files, and sort by second the requests that come due next.
 
     Args:
-        spark: session to run on.
         settings: settings with the lake and the horizon of promote.
-        now_s: UNIX seconds.
 
     Raises:
         LakeError: the lake cannot be read or written, or a landing could lose rows.
@@ -164,10 +162,7 @@ def expire(spark: SparkSession, settings: LakeSettings, keep_days: int, now_s: i
     Delete rows that were done longer than *keep_days* ago, folder by folder, and files that no table uses any more.
 
     Args:
-        spark: session to run on.
-        settings: settings with the lake.
         keep_days: a folder stays for this many days after its day, month or year.
-        now_s: UNIX seconds.
 
     Raises:
         LakeError: the lake cannot be read or written, or a landing could lose rows.

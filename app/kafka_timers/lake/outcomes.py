@@ -217,7 +217,6 @@ def covered(rows: DataFrame, intervals: DataFrame) -> DataFrame:
 
     Args:
         rows: partition int, offset bigint, second bigint, millis int, and other columns.
-        intervals: rows of `intervals_of`.
 
     Returns:
         the columns of *rows*, and with the fields `INTERVAL` read struct: the first interval whose fence passes the
@@ -231,9 +230,6 @@ def covered(rows: DataFrame, intervals: DataFrame) -> DataFrame:
 def newest_of(intervals: DataFrame) -> DataFrame:
     """
     Return the last interval of each partition.
-
-    Args:
-        intervals: rows of `intervals_of`.
 
     Returns:
         partition int, newest struct with the fields `INTERVAL`.

@@ -119,8 +119,6 @@ class Promoter:
     Promotes the requests that have come within the horizon.
 
     Args:
-        spark: session to use.
-        settings: settings of the job.
         clock: clock of this host, for waits and for the begin of a decision. Workers judge by the latter whether a copy
             is stale.
         bucket_s: length of a bucket in seconds.

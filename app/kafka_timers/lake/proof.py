@@ -43,7 +43,6 @@ def records_in(requests: DataFrame, spans: DataFrame) -> DataFrame:
     Return the *requests* in *spans*.
 
     Args:
-        requests: rows of `requests`.
         spans: partition int, since bigint (the first offset) and to bigint (the offset behind the last one), and other
             columns, which the requests get.
     """
@@ -88,9 +87,6 @@ def has_own_digest() -> Column:
 def counted_between(seals: DataFrame) -> DataFrame:
     """
     Return for each complete seal the count of the records read between the fence of the seal before it and its own.
-
-    Args:
-        seals: rows of `seals`.
 
     Returns:
         partition int, read_from bigint, offset bigint (on timer-sealed), last bigint, since bigint and fence bigint
@@ -144,9 +140,7 @@ def tallied(
 
     Args:
         counted: rows of `counted_between`.
-        requests: all rows of `requests`.
         appended: partition int, since bigint and to bigint: offsets of further records whose digests are checked.
-        keep: see `TimeRange`.
     """
     runs = counted.groupBy(*_RUN).agg(
         F.min("since").alias("since"),
@@ -174,8 +168,6 @@ def unread(counted: DataFrame, tally: Tally, requests: DataFrame, keep: Callable
     Args:
         counted: rows of `counted_between`.
         tally: what `tallied` returns for these.
-        requests: all rows of `requests`.
-        keep: see `TimeRange`.
     """
     both = tally.runs.join(tally.has, [*_RUN], "left").fillna(0, ["has", "has_digest"])
     wrong = keep(both.where(_differs()).select(*_RUN, "since", "to"))

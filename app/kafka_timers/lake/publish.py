@@ -31,8 +31,6 @@ def published_days(
     Yield the lines to publish of the lake at *settings*, day by day.
 
     Args:
-        spark: session to use.
-        settings: settings with the lake.
         known: partitions and days to leave out.
     """
     seals = read(spark, root_of(settings), SEALS)
@@ -50,7 +48,6 @@ def changed_days(seals: DataFrame, published: Published, first: int, last: int) 
     Return a finding for each partition and day whose seals are not those that were published.
 
     Args:
-        seals: rows of `seals`.
         published: published days by partition and date.
         first: UNIX second; days before it are not compared.
         last: UNIX second; days behind it are not compared.

@@ -117,7 +117,6 @@ def open_views(
 
     Args:
         spark: session that gets the views.
-        settings: settings with the lake.
         names: the views to create, some of `VIEWS`.
         only: show only these timers in requests, pending, fired, cancelled, ignored and lateness, as they are landed
             now. Outcomes of other timers are not computed.
@@ -262,7 +261,6 @@ def cancelled(outcomes: DataFrame, requests: DataFrame) -> DataFrame:
 
     Args:
         outcomes: rows of `outcomes.outcomes_of`, with the columns `CARRIED`.
-        requests: all rows of `requests`.
 
     Returns:
         The columns of `waiting` except far, and of the record that withdrew it: taken_by bigint, its offset, taken_kind
@@ -287,7 +285,6 @@ def ignored(requests: DataFrame, places: DataFrame) -> DataFrame:
     Return the requests and cancels whose condition did not hold, as far as has been landed.
 
     Args:
-        requests: all rows of `requests`.
         places: rows of `conditions.ignored_in`.
 
     Returns:

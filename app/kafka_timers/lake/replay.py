@@ -16,13 +16,7 @@ _SHARES = {"late_p50_s": 0.5, "late_p99_s": 0.99, "late_max_s": 1.0}
 
 def replayed(spark: SparkSession, settings: LakeSettings, first: int | None, last: int | None) -> list[Row]:
     """
-    Return for each partition the timers that fire in a time range, beside the seals.
-
-    Args:
-        spark: session to use.
-        settings: settings with the lake.
-        first: see `time_range_of`.
-        last: see `time_range_of`.
+    Return for each partition the timers that fire in a time range (see `time_range_of`), beside the seals.
 
     Returns:
         partition, fired, rejected, digest (as 16 hex digits), sealed_fired, sealed_rejected, sealed_digest, same.

@@ -92,8 +92,8 @@ DELAYS_S = {"1h": 3_600, "1d": _DAY_S, "32d": 32 * _DAY_S, "1y": 366 * _DAY_S}
 def _columns(*columns: tuple[str, type | DataType, bool, str]) -> StructType:
     return StructType(
         [
-            StructField(name, kind if isinstance(kind, DataType) else kind(), nullable, {"comment": told})
-            for name, kind, nullable, told in columns
+            StructField(name, kind if isinstance(kind, DataType) else kind(), nullable, {"comment": comment})
+            for name, kind, nullable, comment in columns
         ]
     )
 
@@ -112,7 +112,7 @@ class Table:
         partitioned_by: columns whose values are folders.
         skipped_by: columns whose bounds Delta keeps for each file, so that it can skip files; empty for all columns.
         of_small_rows: whether a commit adds some rows only. After 50 commits Delta merges their files.
-        told: further columns, which are not stored, but read from the bytes of a row by `sealed`.
+        in_bytes: further columns, which are not stored, but read from the bytes of a row by `sealed`.
     """
 
     name: str
@@ -120,7 +120,7 @@ class Table:
     partitioned_by: tuple[str, ...] = ()
     skipped_by: tuple[str, ...] = ()
     of_small_rows: bool = False
-    told: StructType = _NOTHING
+    in_bytes: StructType = _NOTHING
 
 
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
@@ -211,7 +211,7 @@ SEALS = Table(
         ("day", StringType, False, "day of last, as 2030-01-31"),
     ),
     ("day",),
-    told=_columns(
+    in_bytes=_columns(
         ("first", LongType, False, "first UNIX second covered"),
         ("due", LongType, False, "fired + rejected"),
         ("fired", LongType, False, "callbacks"),

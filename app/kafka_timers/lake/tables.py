@@ -122,7 +122,7 @@ def read(spark: SparkSession, root: str, table: Table) -> DataFrame:
     loaded = _loaded(spark, root, table)
     if loaded is None:
         loaded = constant(spark, [], table.columns)
-    return opened(loaded) if table.told else loaded
+    return opened(loaded) if table.in_bytes else loaded
 
 
 def append(
@@ -139,8 +139,6 @@ def append(
 
     Args:
         frame: rows with the table's columns, in any order.
-        root: root of the lake.
-        table: table to append to.
         app_id: name of the writer. If it has appended *version* or a later one before, this does nothing.
         version: number of this append, ascending.
         gather: bring the rows of a folder together first, which moves all rows once. A folder then gets one file,
@@ -177,8 +175,6 @@ def read_rejected(spark: SparkSession, root: str, requests: str) -> DataFrame:
     Return the records of timer-request that went to timer-rejected.
 
     Args:
-        spark: session to use.
-        root: root of the lake.
         requests: name of timer-request.
 
     Returns:
@@ -194,7 +190,6 @@ def constant(spark: SparkSession, rows: Iterable[Sequence[Any]], columns: Struct
     Return a frame of some rows that is a constant of the plan. Spark knows its size and needs no Python for it.
 
     Args:
-        spark: session to use.
         rows: values in the order of *columns*.
         columns: a schema, or names and types as in SQL.
     """

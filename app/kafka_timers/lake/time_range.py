@@ -77,8 +77,6 @@ def time_range_of(
     Seals that count requests which have not been landed are left out, as if they were not there yet.
 
     Args:
-        spark: session to use.
-        settings: settings with the lake.
         first: UNIX second; None for a day before the end.
         last: UNIX second; None for the last sealed one.
         may_be_empty: allow a time range in which nothing is sealed.
@@ -178,11 +176,9 @@ def requests_of(
     The conditions let Delta skip files by their column statistics.
 
     Args:
-        requests: the table.
         seals: seals to judge by; read for the timer ids that have a condition.
         after: UNIX second; all requests due until then and below *offset* were done before the time range.
         offset: see *after*.
-        last: UNIX second in which the time range ends.
         keep: see `TimeRange`; used for records that share a timer id, which are looked for in all that was landed
             since.
     """
