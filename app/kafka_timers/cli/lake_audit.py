@@ -85,7 +85,7 @@ def audit(
     settings = LakeSettings(**given)
     chain = _published_in(*chains) if chains else None
     spark, now_s = session_of(settings), int(HostClock().wall_s())
-    told = run(
+    result = run(
         spark,
         settings,
         now_s,
@@ -100,12 +100,12 @@ def audit(
         service=_service_of(settings),
     )
     if report:
-        write(told, report)
+        write(result, report)
     if as_json:
-        click.echo(json.dumps(document(told)))
+        click.echo(json.dumps(document(result)))
     else:
-        Console().print(printed(told))
-    sys.exit(_WRONG if told.kinds else bool(told.undecided))
+        Console().print(printed(result))
+    sys.exit(_WRONG if result.kinds else bool(result.undecided))
 
 
 @click.command("publish-chain")

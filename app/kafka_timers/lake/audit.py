@@ -169,7 +169,7 @@ def audit(
         first=first,
         last=last,
         partitions=coverage.partitions,
-        sealed=dict(coverage.sealed),
+        sealed=coverage.sealed,
         undecided=coverage.undecided,
         unchecked=unchecked,
         **sums.asDict(),

@@ -44,12 +44,8 @@ def folders_about(requests: DataFrame, far: DataFrame, since: int, named: int) -
     """
     Return the number of requests and cancels that share a timer id with a row of *far*, by folder of the table.
 
-    Of each record only id, offset and condition are read, so this takes less time than `asks_about`.
-
-    Args:
-        far: far requests among these rows.
-        since: lowest offset of *far*; no record below it concerns them.
-        named: number of rows of *far* with a timer id.
+    Of each record only id, offset and condition are read, so this takes less time than `asks_about`, which has the same
+    arguments.
 
     Returns:
         delay string, due string, records bigint: never less than *far* has in that folder, conditions bigint: those
@@ -114,11 +110,7 @@ def copies_in(requests: DataFrame, bucket: Bucket) -> DataFrame:
 
 def need_no_copy(asks: DataFrame, copies: DataFrame) -> DataFrame:
     """
-    Return the requests that no longer need a copy.
-
-    Args:
-        asks: as `asks_about` returns them.
-        copies: as `copies_in` returns them.
+    Return the requests that no longer need a copy, by rows of `asks_about` and `copies_in`.
 
     Returns:
         partition int, offset bigint, promoted boolean: true if workers have taken a copy, false if it was withdrawn.
@@ -133,10 +125,8 @@ def with_sure(requests: DataFrame, fences: Mapping[int, int]) -> DataFrame:
     Return *requests* with the column is_sure, a boolean: whether workers have judged the condition of each.
 
     Whether a condition holds may depend on the records read before the scan, and the seal says which were. Without a
-    seal, a request that does not count might be copied, and would fire.
-
-    Args:
-        fences: fence of the last seal, by partition; without the partitions that have no seal.
+    seal, a request that does not count might be copied, and would fire. *fences* has the fence of the last seal by
+    partition, without the partitions that have no seal.
     """
     unconditional = F.col("condition").isNull()
     if not fences:

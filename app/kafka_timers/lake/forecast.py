@@ -142,7 +142,7 @@ def forecast(
     timers = F.sum("timers").alias("timers")
     at = (F.col("second") - F.pmod("second", F.lit(step_s))).alias("at")
     totalled = seconds.agg(F.coalesce(timers, F.lit(0)), F.coalesce(F.sum("far"), F.lit(0))).collect()[0]
-    told = Forecast(
+    load = Forecast(
         since=since,
         until=until,
         step_s=step_s,
@@ -154,12 +154,12 @@ def forecast(
         rate=rate(totals(recent)).collect()[0][0] if known_rate is None else known_rate,
     )
     seconds.unpersist()
-    return told
+    return load
 
 
-def plot(told: Forecast, file: Path) -> None:
-    """Draw *told* into *file*, as .png or .svg by its name."""
-    figure, axes = plots.over_time("Timers ahead", f"timers in {told.step_s:,} s")
-    plots.bars(axes, [row["at"] for row in told.steps], [row["timers"] for row in told.steps], told.step_s)
-    axes.set_xlim(plots.moment(told.since), plots.moment(told.until + 1))
+def plot(load: Forecast, file: Path) -> None:
+    """Draw *load* into *file*, as .png or .svg by its name."""
+    figure, axes = plots.over_time("Timers ahead", f"timers in {load.step_s:,} s")
+    plots.bars(axes, [row["at"] for row in load.steps], [row["timers"] for row in load.steps], load.step_s)
+    axes.set_xlim(plots.moment(load.since), plots.moment(load.until + 1))
     figure.savefig(file)

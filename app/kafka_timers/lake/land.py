@@ -47,7 +47,7 @@ from kafka_timers.lake import tables
 from kafka_timers.lake.fence import Fence
 from kafka_timers.lake.live import refuse_made_anew
 from kafka_timers.lake.metrics import LakeMetrics
-from kafka_timers.lake.progress import Batch, batch_of
+from kafka_timers.lake.progress import batch_of
 from kafka_timers.lake.records import rejected_of, requests_of
 from kafka_timers.lake.schema import POSITIONS, REJECTED, REQUESTS, SEALS, Table
 from kafka_timers.lake.sealed import seals_of
@@ -130,10 +130,10 @@ def land(
         while not _land(spark, settings, root, sources, fence, every_s, stop, metrics or LakeMetrics(), options):
             log.info("the landing before has written its last batch")
     if fence.is_lost:
-        told = f"landing into {root} has stopped: another landing has taken over, and goes on"
+        ended = f"landing into {root} has stopped: another landing has taken over, and goes on"
         if every_s is not None:
-            raise LakeError(told)
-        log.warning("%s", told)
+            raise LakeError(ended)
+        log.warning("%s", ended)
 
 
 def _land(
@@ -270,11 +270,11 @@ def _append(settings: LakeSettings, root: str, source: _Source, fence: Fence, ba
     records = sum(end - before.get(partition, 0) for partition, end in ends.items())
     tasks = spark.sparkContext.defaultParallelism
     gather = records < tasks * _GATHERED_RECORDS
-    rows = source.rows_of(batch)
-    tables.append(rows if gather else rows.coalesce(tasks), root, source.table, name, number, gather=gather)
+    landed = source.rows_of(batch)
+    tables.append(landed if gather else landed.coalesce(tasks), root, source.table, name, number, gather=gather)
     # Not from the rows: a position also passes records that no reader sees: aborted ones and transaction markers.
-    told = [(source.topic, int(partition), end, source.topic_id) for partition, end in ends.items()]
-    positions = tables.constant(spark, told, "topic string, partition int, position bigint, topic_id string")
+    rows = [(source.topic, int(partition), end, source.topic_id) for partition, end in ends.items()]
+    positions = tables.constant(spark, rows, "topic string, partition int, position bigint, topic_id string")
     tables.append(positions.withColumn("landed_s", F.unix_timestamp()), root, POSITIONS, name, number)
 
 
@@ -307,7 +307,7 @@ def _texts(spark: SparkSession, *paths: str) -> dict[str, str]:
 
 def _wait(sources: list[_Source], queries: list[StreamingQuery], stop: threading.Event, metrics: LakeMetrics) -> None:
     """Return when the *queries* of *sources* have ended or, once *stop* is set, after the batches under way."""
-    told: dict[str, int] = {}
+    counted: dict[str, int] = {}
     running = queries
     while running:
         if stop.is_set():
@@ -320,10 +320,11 @@ def _wait(sources: list[_Source], queries: list[StreamingQuery], stop: threading
             query.awaitTermination(_POLL_S)
             batches = [batch_of(progress, source.partitions) for progress in query.recentProgress]
             for batch in batches:
-                if batch.records and batch.number > told.get(source.topic, -1):
-                    told[source.topic] = batch.number
+                if batch.records and batch.number > counted.get(source.topic, -1):
+                    counted[source.topic] = batch.number
                     metrics.count(source.topic, batch)
-                    _tell(query.name, batch)
+                    rate = batch.records / batch.took_s
+                    log.info("%s: %d records in %.1f s, %d/s", query.name, batch.records, batch.took_s, rate)
             if batches:
                 metrics.show(source.topic, batches[-1])
 
@@ -334,10 +335,6 @@ def _end(query: StreamingQuery) -> None:
     while query.isActive and query.status["isTriggerActive"] and query.lastProgress == before:
         query.awaitTermination(_POLL_S)
     query.stop()
-
-
-def _tell(name: str, batch: Batch) -> None:
-    log.info("%s: %d records in %.1f s, %d/s", name, batch.records, batch.took_s, batch.records / batch.took_s)
 
 
 def _explain_loss(spark: SparkSession, settings: LakeSettings, root: str, sources: list[_Source]) -> None:

@@ -97,19 +97,19 @@ def optimize(spark: SparkSession, settings: LakeSettings, now_s: int) -> None:
     with tables.translated(root):
         for table in TABLES:
             if table is not REQUESTS and tables.exists(spark, root, table):
-                _told(f"merged {table.name}", spark.sql(f"OPTIMIZE {tables.name_of(root, table)}"))
+                _log_files(f"merged {table.name}", spark.sql(f"OPTIMIZE {tables.name_of(root, table)}"))
         if tables.exists(spark, root, REQUESTS):
             _optimize_requests(spark, root, now_s + settings.horizon_s + _AHEAD_S, settings.horizon_s + _AHEAD_S)
 
 
 def _optimize_requests(spark: SparkSession, root: str, until: int, ahead_s: int) -> None:
     name, soon = tables.name_of(root, REQUESTS), waiting_by(until)
-    _told("merged requests", spark.sql(f"OPTIMIZE {name} WHERE NOT ({soon})"))
+    _log_files("merged requests", spark.sql(f"OPTIMIZE {name} WHERE NOT ({soon})"))
     unsorted = _files(tables.read(spark, root, REQUESTS), soon) - _sorted_files(spark, root, ahead_s)
     folders = sorted({folder for file in unsorted if (folder := _folder(file))})
     if folders:
         where = " OR ".join(f"(delay = '{delay}' AND due = '{due}')" for delay, due in folders)
-        _told(
+        _log_files(
             f"sorted {len(folders)} folders of requests", spark.sql(f"OPTIMIZE {name} WHERE {where} ZORDER BY (second)")
         )
 
@@ -149,7 +149,7 @@ def _folder(file: str) -> tuple[str, ...] | None:
     return found.groups() if found else None
 
 
-def _told(what: str, result: DataFrame) -> None:
+def _log_files(what: str, result: DataFrame) -> None:
     [metrics] = result.select("metrics.numFilesRemoved", "metrics.numFilesAdded").collect()
     log.info("%s: %d files became %d", what, *metrics)
 

@@ -153,7 +153,7 @@ class Promoter:
         self._metrics = metrics or LakeMetrics()
         self.problems: list[str] = []
         # The closed second last announced to workers, and the time of that.
-        self._told = (0, 0.0)
+        self._announced = (0, 0.0)
         # Offsets up to which records are known to be landed.
         self._known: dict[int, int] = {}
 
@@ -410,14 +410,14 @@ class Promoter:
     def _tell(self, second: int) -> None:
         """Tell workers up to which *second* all is promoted. A failure here does not stop promotion."""
         self._metrics.closed.value = second or None
-        told, told_s = self._told
+        announced, at_s = self._announced
         now_s = self._clock.elapsed_s()
-        if not second or (second == told and now_s < told_s + _TELL_AGAIN_S):
+        if not second or (second == announced and now_s < at_s + _TELL_AGAIN_S):
             return
         landed = self._known or tables.read_positions(self._spark, self._root, self._topic)
         try:
             asyncio.run(tell_closed(self._settings.kafka, self._settings.topic_prefix, second, landed))
-            self._told = (second, now_s)
+            self._announced = (second, now_s)
         except BrokerError as error:
             log.warning("workers do not know that seconds up to %d are promoted: %s", second, error)
 

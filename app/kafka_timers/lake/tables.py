@@ -119,9 +119,8 @@ def read(spark: SparkSession, root: str, table: Table) -> DataFrame:
 
     Columns that are not stored are only computed if they are used, and rows are not skipped by them.
     """
-    loaded = _loaded(spark, root, table)
-    if loaded is None:
-        loaded = constant(spark, [], table.columns)
+    made = _loaded(spark, root, table)
+    loaded = constant(spark, [], table.columns) if made is None else made
     return opened(loaded) if table.in_bytes else loaded
 
 
@@ -172,10 +171,7 @@ def read_topic_ids(spark: SparkSession, root: str) -> dict[str, str]:
 
 def read_rejected(spark: SparkSession, root: str, requests: str) -> DataFrame:
     """
-    Return the records of timer-request that went to timer-rejected.
-
-    Args:
-        requests: name of timer-request.
+    Return the records of timer-request, the topic *requests*, that went to timer-rejected.
 
     Returns:
         partition int and offset bigint of the record, reason string, and appended_ms bigint of its reject.
@@ -189,9 +185,7 @@ def constant(spark: SparkSession, rows: Iterable[Sequence[Any]], columns: Struct
     """
     Return a frame of some rows that is a constant of the plan. Spark knows its size and needs no Python for it.
 
-    Args:
-        rows: values in the order of *columns*.
-        columns: a schema, or names and types as in SQL.
+    The values of *rows* are in the order of *columns*, which are a schema, or names and types as in SQL.
     """
     schema = columns if isinstance(columns, StructType) else cast("StructType", StructType.fromDDL(columns))
     named = [dict(zip(schema.names, row, strict=True)) for row in rows]
