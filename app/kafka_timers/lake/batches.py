@@ -8,7 +8,7 @@ difference, not even together with its request.
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -31,21 +31,9 @@ _GROUP = (*SEAL_KEY, "topic")
 _ANY_SIZE = 1 << 30
 
 
-class _Name(NamedTuple):
-    """The records that left with a seal, slices included, for one topic."""
-
-    partition: int
-    end_ms: int
-    fence: int
-    topic: str
-
-
 def sent_with(seals: DataFrame) -> DataFrame:
     """
-    Return the batches that *seals* name.
-
-    Args:
-        seals: rows of `seals`, slices included.
+    Return the batches that *seals*, slices included, name.
 
     Returns:
         partition int, end_ms bigint, fence bigint, at_offset bigint: the offset of the seal; topic string and sent
@@ -70,7 +58,7 @@ def batch_findings(
         topics: topics to judge; they must have all of their records.
 
     Returns:
-        kind string (batches), partition int, offset bigint (null), second bigint, detail string.
+        findings of the kind batches, with the columns `schema.FINDING`.
     """
     judged = complete.select(*SEAL_KEY).join(sent.where(F.col("topic").isNull()), [*SEAL_KEY], "left_anti")
     is_judged = F.col("topic").isin(list(topics))
@@ -110,15 +98,14 @@ def _compared(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     name, judged = None, _Judged()
 
     def judge() -> None:
-        if name and (detail := judged.difference()):
-            second = (name.end_ms - 1) // 1000
-            found.append(
-                ("batches", name.partition, None, second, f"the records in {name.topic} of this seal {detail}")
-            )
+        if name and (difference := judged.difference()):
+            partition, end_ms, _, topic = name
+            detail = f"the records in {topic} of this seal {difference}"
+            found.append(("batches", partition, None, (end_ms - 1) // 1000, detail))
 
     for batch in batches:
         for row in batch.to_pylist():
-            here = _Name(*(row[each] for each in _GROUP))
+            here = tuple(row[each] for each in _GROUP)
             if here != name:
                 judge()
                 name, judged = here, _Judged()

@@ -54,15 +54,7 @@ def has_conditions(requests: DataFrame) -> bool:
 
 
 def history_of(requests: DataFrame, among: DataFrame) -> DataFrame:
-    """
-    Return all rows of *requests* that share a timer id with a row of *among* that has a condition.
-
-    Args:
-        among: some of them.
-
-    Returns:
-        the columns of *requests*.
-    """
+    """Return all rows of *requests* that share a timer id with one of *among*, some of them, that has a condition."""
     ids = among.where(F.col("condition").isNotNull()).select(*ID_KEY).distinct()
     return requests.where(F.col("timer_id").isNotNull()).join(ids, [*ID_KEY], "left_semi")
 
@@ -102,12 +94,14 @@ def ignored_in(history: DataFrame, intervals: DataFrame) -> DataFrame:
     Returns:
         partition int, offset bigint.
     """
-    names = ("offset", "appended_ms", "kind", "second", "millis", "condition", "expected")
-    copied = ("original", "original_s", "decided", "decided_s", "first_ms")
-    records = history.where(F.col("kind").isin(REQUEST, CANCEL, COPY)).select(*ID_KEY, *names, *copied)
+    names = (
+        *("offset", "appended_ms", "kind", "second", "millis", "condition", "expected"),
+        *("original", "original_s", "decided", "decided_s", "first_ms"),
+    )
+    records = history.where(F.col("kind").isin(REQUEST, CANCEL, COPY)).select(*ID_KEY, *names)
     # Seals that are not needed change nothing.
     both = covered(records, intervals)
-    record = F.struct(*names, *copied, "read", "reached")
+    record = F.struct(*names, "read", "reached")
     return (
         both.groupBy(*ID_KEY)
         .agg(F.sort_array(F.collect_list(record)).alias("records"))
@@ -118,15 +112,7 @@ def ignored_in(history: DataFrame, intervals: DataFrame) -> DataFrame:
 
 
 def in_force(requests: DataFrame, ignored: DataFrame) -> DataFrame:
-    """
-    Return the *requests* that count.
-
-    Args:
-        ignored: rows of `ignored_in`, few enough for the memory of every executor.
-
-    Returns:
-        the columns of *requests*.
-    """
+    """Return the *requests* that count. *ignored*, rows of `ignored_in`, must fit the memory of every executor."""
     has_condition = F.col("condition").isNotNull()
     held = requests.where(has_condition).join(F.broadcast(ignored), [*RECORD_KEY], "left_anti")
     return requests.where(~has_condition).unionByName(held.select(requests.columns))

@@ -131,12 +131,11 @@ def coverage_of(
 def _tell(coverage: Coverage, number: int, done: int | None, *, is_behind: bool, is_known: bool) -> None:
     """Add to *coverage* a sentence or a finding about a partition that is not sealed up to the end."""
     words = "was never sealed" if done is None else f"is sealed up to {done}"
+    landed = f"partition {number} {words} as far as is landed"
     if is_behind:
-        coverage.undecided.append(f"partition {number} {words} as far as is landed, and the landing is behind")
+        coverage.undecided.append(f"{landed}, and the landing is behind")
     elif not is_known:
-        coverage.undecided.append(
-            f"partition {number} {words} as far as is landed; no Kafka answers that may have more"
-        )
+        coverage.undecided.append(f"{landed}; no Kafka answers that may have more")
     else:
         second = max(coverage.first, coverage.first if done is None else done + 1)
         detail = f"the partition {words}, timer-sealed has no more of it, and the time range ends at {coverage.last}"

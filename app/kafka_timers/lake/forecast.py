@@ -60,10 +60,7 @@ class Forecast:
 
 def counts(waiting: DataFrame) -> DataFrame:
     """
-    Return the number of timers due in each second, by topic.
-
-    Args:
-        waiting: rows of `pending`.
+    Return the number of timers of `pending` due in each second, by topic.
 
     Returns:
         second bigint, topic string, timers bigint, far bigint (number of far ones among them).
@@ -75,10 +72,7 @@ def counts(waiting: DataFrame) -> DataFrame:
 
 def rate(sealed: DataFrame) -> DataFrame:
     """
-    Return the rate that all workers together have reached in the hottest seconds.
-
-    Args:
-        sealed: rows of `totals`.
+    Return the rate that all workers together have reached in the hottest seconds of `totals`.
 
     Returns:
         One row: rate double, in callbacks per second: the median over the ten hottest seconds with 1,000 callbacks or
@@ -134,7 +128,7 @@ def forecast(
     # The last second in which all partitions are done.
     since = end_ms // 1000 - 1
     until = since + ahead_s
-    requests = requests_of(read(spark, root, REQUESTS), seals, since, fence, until).requests
+    requests, _ = requests_of(read(spark, root, REQUESTS), seals, since, fence, until)
     waiting = pending(requests, recent).where(F.col("second").between(since + 1, until))
     waiting = waiting.where(F.col("topic").rlike(fnmatch.translate(topic)))
     # Computed once; everything else follows from it.

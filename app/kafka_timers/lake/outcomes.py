@@ -26,6 +26,7 @@ from kafka_timers.lake.versions import marks_of
 
 __all__ = [
     "INTERVAL",
+    "TIMER",
     "by_seal",
     "counted_as",
     "covered",
@@ -40,6 +41,8 @@ __all__ = [
     "waits_longer",
 ]
 
+# Columns that `outcomes_of` and `pending.pending` take from a request.
+TIMER = (*RECORD_KEY, "appended_ms", "second", "millis", "timer_id", "topic")
 INTERVAL = ("end_ms", "fence", "horizon_s", "horizon_from", "appended_ms")
 
 
@@ -74,8 +77,7 @@ def totals(seals: DataFrame) -> DataFrame:
     """
     Return the figures of each complete seal, including those of its slices.
 
-    Args:
-        seals: rows of `seals`. A duplicate, which at-least-once may write, counts once.
+    A duplicate, which at-least-once may write, counts once.
 
     Returns:
         partition int, end_ms bigint, fence bigint, first_ms bigint, due bigint, fired bigint, rejected bigint,
@@ -104,9 +106,8 @@ def intervals_of(seals: DataFrame) -> DataFrame:
     """
     Return the sealed intervals of each partition, one for each complete seal. Fences never decrease.
 
-    Args:
-        seals: rows of `seals`. With at-least-once, a paused owner may add a seal with a lower fence than one before it.
-            Such a seal is left out, because it reports nothing new.
+    With at-least-once, a paused owner may add a seal with a lower fence than one before it. Such a seal is left out,
+    because it reports nothing new.
 
     Returns:
         partition int, end_ms bigint, fence bigint, horizon_s bigint, horizon_from bigint, appended_ms bigint (of the
@@ -159,18 +160,8 @@ def outcomes_of(
         A request has fired if sealed_in is set, and reason and taken_by are null. A far request without a copy that
         workers took has the seal of its moment, and fence null.
     """
-    timers = requests.where(F.col("kind") == REQUEST).select(
-        *RECORD_KEY,
-        "appended_ms",
-        "second",
-        "millis",
-        "timer_id",
-        "topic",
-        "callback",
-        "asks",
-        asked_ms().alias("asked_ms"),
-        *also,
-    )
+    timers = requests.where(F.col("kind") == REQUEST)
+    timers = timers.select(*TIMER, "callback", "asks", asked_ms().alias("asked_ms"), *also)
     moments = timers.groupBy("partition", F.col("asked_ms").alias("at")).agg(
         *(F.min(name).alias(name) for name in ("offset", "second", "appended_ms")), F.max("offset").alias("last_offset")
     )
@@ -190,12 +181,7 @@ def outcomes_of(
     sealed = sealed.unionByName(_first_interval(late, intervals, F.col("fence") - 1))
     fence = F.when(F.col("at").isNotNull(), F.col("interval.fence"))
     return sealed.select(
-        *RECORD_KEY,
-        "appended_ms",
-        "second",
-        "millis",
-        "timer_id",
-        "topic",
+        *TIMER,
         "reason",
         # A request that a seal covers fires by it, in spite of records behind its fence.
         F.when(F.coalesce(F.col("taken_by") < fence, F.lit(True)), F.col("taken_by")).alias("taken_by"),
@@ -228,12 +214,7 @@ def covered(rows: DataFrame, intervals: DataFrame) -> DataFrame:
 
 
 def newest_of(intervals: DataFrame) -> DataFrame:
-    """
-    Return the last interval of each partition.
-
-    Returns:
-        partition int, newest struct with the fields `INTERVAL`.
-    """
+    """Return the last interval of each partition: partition int, newest struct with the fields `INTERVAL`."""
     return intervals.groupBy("partition").agg(F.max(F.struct(*INTERVAL)).alias("newest"))
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from kafka_timers.lake.outcomes import by_seal
+from kafka_timers.lake.outcomes import TIMER, by_seal
 from kafka_timers.lake.schema import RECORD_KEY, REQUEST, asked_ms
 from kafka_timers.lake.versions import marks_of
 
@@ -38,5 +38,5 @@ def pending(requests: DataFrame, seals: DataFrame, also: Sequence[str] = ()) -> 
         .join(F.broadcast(latest), "partition", "left")
         .withColumn("far", far)
         .where(~F.coalesce(done, F.lit(False)))
-        .select(*RECORD_KEY, "appended_ms", "second", "millis", "timer_id", "topic", "far", "copied_at", *also)
+        .select(*TIMER, "far", "copied_at", *also)
     )

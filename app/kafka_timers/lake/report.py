@@ -219,14 +219,8 @@ def _plots(audit: Audit) -> Sequence[Figure]:
 
     if audit.found:
         figure, axes = plots.over_time(f"Findings per {each}, by the second they are about", "findings")
-        found = [row["findings"] for row in audit.found]
-        plots.bars(
-            axes,
-            [row["at"] for row in audit.found],
-            found,
-            max(audit.step_s, (audit.last - audit.first) // 200),
-            plots.RED,
-        )
+        seconds, counts = ([row[name] for row in audit.found] for name in ("at", "findings"))
+        plots.bars(axes, seconds, counts, max(audit.step_s, (audit.last - audit.first) // 200), plots.RED)
         axes.set_xlim(limits)
         drawn.append(figure)
     return drawn

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -12,7 +11,7 @@ from kafka_timers.core.wire import Topics
 from kafka_timers.errors import LakeError
 from kafka_timers.lake.conditions import days_about, has_conditions, history_of, ignored_in, in_force
 from kafka_timers.lake.outcomes import intervals_of, outcomes_of, totals
-from kafka_timers.lake.schema import CANCEL, COPY, ID_KEY, RECORD_KEY, REFUSED, REQUESTS, SEALS
+from kafka_timers.lake.schema import CANCEL, COPY, ID_KEY, REFUSED, REQUESTS, SEALS
 from kafka_timers.lake.sealed import sound
 from kafka_timers.lake.tables import constant, read, read_positions, read_rejected, root_of
 from kafka_timers.settings import LakeSettings
@@ -149,19 +148,6 @@ def _read(
     )
 
 
-class Landed(NamedTuple):
-    """
-    Rows of `requests`.
-
-    Attributes:
-        requests: the requests in question, and all records that may change them.
-        changes: those of them that may change a request: see `outcomes_of`.
-    """
-
-    requests: DataFrame
-    changes: DataFrame
-
-
 def requests_of(
     requests: DataFrame,
     seals: DataFrame,
@@ -169,23 +155,20 @@ def requests_of(
     offset: int,
     last: int,
     keep: Callable[[DataFrame], DataFrame] = lambda frame: frame,
-) -> Landed:
+) -> tuple[DataFrame, DataFrame]:
     """
-    Return the requests that may be due in a time range and were not ignored, and all records that may change them.
+    Return the requests that may be due in a time range and were not ignored, with all records that may change them.
 
-    The conditions let Delta skip files by their column statistics.
+    The second frame has those of them that may change a request: see `outcomes_of`. The conditions let Delta skip files
+    by their column statistics.
 
     Args:
         seals: seals to judge by; read for the timer ids that have a condition.
         after: UNIX second; all requests due until then and below *offset* were done before the time range.
         offset: see *after*.
-        keep: see `TimeRange`; used for records that share a timer id, which are looked for in all that was landed
-            since.
+        keep: for the records that share a timer id, which are looked for in all that was landed since.
     """
-    table = requests.select(
-        *RECORD_KEY, "appended_ms", "kind", "second", "millis", "topic", "timer_id", "reason",
-        "original", "original_s", "decided", "decided_s", "condition", "expected", "first_ms", "callback", "asks",
-    )  # fmt: skip
+    table = requests.drop("value", "key", "headers", "digest", "forgotten_s", "delay", "due")
     named, is_copy, is_cancel = F.col("timer_id").isNotNull(), F.col("kind") == COPY, F.col("kind") == CANCEL
 
     def due_since(second: Column) -> Column:
@@ -202,7 +185,7 @@ def requests_of(
     # A cancel whose request is not due concerns none of these.
     due, copies = table.where(is_due & (~named | ~is_cancel)), table.where(is_due & ~named & is_copy)
     if named_ms is None:
-        return Landed(due, copies)
+        return due, copies
     # Most ids have one record only, which nothing changes. Ids are compared by a hash, which is smaller; if two have
     # the same one, needless rows do no harm.
     # The names of all others differ, because a join may gather the rows of a name.
@@ -223,7 +206,7 @@ def requests_of(
         ids = keep(history.select(*ID_KEY).distinct())
         alone, related = (rows.join(ids, [*ID_KEY], "anti") for rows in (alone, related))
         related = related.unionByName(judged)
-    return Landed(alone.unionByName(related), related.unionByName(copies))
+    return alone.unionByName(related), related.unionByName(copies)
 
 
 def _last_before(complete: DataFrame, second: int, partitions: int) -> dict[int, tuple[int, int]]:
