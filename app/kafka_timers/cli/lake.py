@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-__all__ = ["lake", "reads", "session_of", "time_range"]
+__all__ = ["WRONG", "lake", "reads", "session_of", "time_range"]
 
 log = logging.getLogger(__name__)
 
 # Exit code of a command that finds a problem.
-_WRONG = 3
+WRONG = 3
 # Exit code of `lake cancel`, `lake move` and `lake forget` if no record matches.
 _NONE = 4
 
@@ -299,7 +299,7 @@ def replay(
         click.echo(json.dumps([row.asDict() for row in rows]))
     else:
         Console().print(printed_rows(rows))
-    sys.exit(0 if all(row.asDict().get("same", True) for row in rows) else _WRONG)
+    sys.exit(0 if all(row.asDict().get("same", True) for row in rows) else WRONG)
 
 
 @lake.command()

@@ -126,15 +126,14 @@ def disordered(outcomes: DataFrame, callbacks: DataFrame) -> DataFrame:
 
 def differences(findings: DataFrame, records: DataFrame, requests: DataFrame) -> DataFrame:
     """
-    Return the *findings* of the kind content, each with the parts that differ.
+    Return the *findings*, which are of the kind content, each with the parts that differ.
 
     *records* are as in `callbacks_of`. The values of *requests* are read.
     """
     parts = F.struct("topic", "key", "value", "headers")
     came = naming_requests(records).select(*RECORD_KEY, parts.alias("came"))
     asked = requests.where(F.col("kind") == REQUEST).select(*RECORD_KEY, F.col("value").alias("asked"))
-    wrong = F.broadcast(findings.where(F.col("kind") == "content"))
-    return wrong.join(came, [*RECORD_KEY]).join(asked, [*RECORD_KEY]).mapInArrow(_compared, FINDING)
+    return F.broadcast(findings).join(came, [*RECORD_KEY]).join(asked, [*RECORD_KEY]).mapInArrow(_compared, FINDING)
 
 
 def _compared(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

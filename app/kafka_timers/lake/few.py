@@ -18,13 +18,13 @@ from kafka_timers.core.outcomes import State
 from kafka_timers.core.wire import last_second_of
 from kafka_timers.lake.conditions import ignored_among, intervals_about, outcomes_in
 from kafka_timers.lake.outcomes import covered, newest_of
-from kafka_timers.lake.schema import CANCEL, COPY, REQUEST
+from kafka_timers.lake.schema import CANCEL, COPY, RECORD_KEY, REQUEST
 from kafka_timers.lake.tables import constant
 
 __all__ = ["Few", "few_outcomes"]
 
 _Row = Mapping[str, Any]
-_PLACE = itemgetter("partition", "offset")
+_PLACE = itemgetter(*RECORD_KEY)
 _UNSEALED = dict.fromkeys(("reason", "far", "fence", "sealed_in", "late", "seal_appended_ms"))
 
 
@@ -59,7 +59,7 @@ def few_outcomes(rows: Sequence[_Row], intervals: DataFrame, rejected: DataFrame
     records = sorted((row for row in rows if row["kind"] in (REQUEST, CANCEL, COPY)), key=_history_of)
     if not records:
         return few
-    names = ("partition", "offset", "second", "millis")
+    names = (*RECORD_KEY, "second", "millis")
     places = constant(
         intervals.sparkSession,
         [[row[name] for name in names] for row in records],
@@ -89,9 +89,9 @@ def _found(places: DataFrame, intervals: DataFrame) -> dict[tuple[int, int], dic
 
 def _reasons(places: DataFrame, rejected: DataFrame) -> dict[tuple[int, int], str]:
     """Return by partition and offset the reason of each record at *places* that was rejected."""
-    name = ["partition", "offset"]
-    own = rejected.join(F.broadcast(places.select(*name)), name, "left_semi")
-    return {_PLACE(row): row["reason"] for row in own.groupBy(*name).agg(F.max("reason").alias("reason")).collect()}
+    own = rejected.join(F.broadcast(places.select(*RECORD_KEY)), [*RECORD_KEY], "left_semi")
+    rows = own.groupBy(*RECORD_KEY).agg(F.max("reason").alias("reason")).collect()
+    return {_PLACE(row): row["reason"] for row in rows}
 
 
 # --- one timer id; rows by ascending offset --------------------------------------------------------------------------

@@ -86,9 +86,6 @@ def optimize(spark: SparkSession, settings: LakeSettings, now_s: int) -> None:
     """
     Merge small files, and sort by second the requests that come due next.
 
-    Args:
-        settings: settings with the lake and the horizon of promote.
-
     Raises:
         LakeError: the lake cannot be read or written, or a landing could lose rows.
     """
@@ -295,11 +292,8 @@ def still_needed(
 
 
 def _judged_by(stays: DataFrame, asked: DataFrame, behind: DataFrame) -> DataFrame:
-    """
-    Return *behind*, extended by the records that the conditions of *stays* are judged by.
-
-    Those are all back to the last request without a condition, which counts independently of earlier records.
-    """
+    """Return *behind*, extended by the records that the conditions of *stays* are judged by."""
+    # Those are all back to the last request without a condition, which counts independently of earlier records.
     first = stays.where(F.col("condition").isNotNull()).groupBy(*ID_KEY).agg(F.min("offset").alias("first"))
     plain = asked.where((F.col("kind") == REQUEST) & F.col("condition").isNull())
     plain = plain.join(first, [*ID_KEY]).where(F.col("offset") < F.col("first"))
@@ -324,12 +318,7 @@ def _keep_only(spark: SparkSession, root: str, table: Table, where: str, needed:
 
 
 def until_alone(work: Callable[[], object]) -> None:
-    """
-    Do *work*, and repeat it if a landing has appended to the rows that it read.
-
-    Raises:
-        PySparkException: the last error of *work*.
-    """
+    """Do *work*, and repeat it some times if a landing has appended to the rows that it read."""
     for attempt in range(_ATTEMPTS):
         try:
             work()

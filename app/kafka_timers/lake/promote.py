@@ -78,15 +78,15 @@ _AROUND_VALUE_BYTES = 128
 
 class Seen(NamedTuple):
     """
-    Result of a look at a bucket.
+    Result of a look at a bucket, in numbers of requests.
 
     Attributes:
-        published: number of requests whose copies it has published.
-        late: number of these that were due by the time that all were published.
-        large: number of requests too large for a copy.
-        unsure: number of requests whose condition may not have been judged yet.
+        published: requests whose copies it has published.
+        late: those of them that were due by the time that all were published.
+        large: requests too large for a copy.
+        unsure: requests whose condition may not have been judged yet.
         unsure_to: highest offset of such a request, by partition.
-        promoted: number of requests whose copies workers had; counted if nothing was published.
+        promoted: requests whose copies workers had; counted if nothing was published.
     """
 
     published: int = 0
@@ -209,9 +209,12 @@ class Promoter:
             LakeError: as for `catch_up`.
             BrokerError: as for `catch_up`.
         """
-        decision = self._decide()
+        # The decision begins before the question for the ends of the log.
+        wall_s, elapsed_s = int(self._clock.wall_s()), self._clock.elapsed_s()
+        live = self._look()
+        decision = _Decision(live, self._landed(live.ends), wall_s, elapsed_s)
         requests = tables.read(self._spark, self._root, REQUESTS)
-        far = self._held_by_nobody(far_requests(requests, bucket), bucket, decision.live)
+        far = self._held_by_nobody(far_requests(requests, bucket), bucket, live)
         counts = (F.count("timer_id").alias("named"), F.min("offset").alias("since"))
         folders = far.groupBy(*REQUESTS.partitioned_by).agg(*counts).collect()
         if not folders:
@@ -231,12 +234,6 @@ class Promoter:
             done.unpersist()
         return seen
 
-    def _decide(self) -> _Decision:
-        """Begin a decision: wait until all records appended by now are known."""
-        wall_s, elapsed_s = int(self._clock.wall_s()), self._clock.elapsed_s()
-        live = self._look()
-        return _Decision(live, self._landed(live.ends), wall_s, elapsed_s)
-
     def _held_by_nobody(self, far: DataFrame, bucket: Bucket, live: Live) -> DataFrame:
         """Return the requests of *far* that workers do not hold themselves."""
         if bucket.first > live.now:
@@ -245,8 +242,11 @@ class Promoter:
         columns = "partition int, end_ms bigint, horizon_s bigint, horizon_from bigint"
         # The last seals may not be landed yet.
         newest = tables.constant(self._spark, last, columns)
-        seals = tables.read(self._spark, self._root, SEALS).where(F.col("through").isNull())
-        return left_to_the_lake(far, seals.select(newest.columns).unionByName(newest))
+        return left_to_the_lake(far, self._seals().select(newest.columns).unionByName(newest))
+
+    def _seals(self) -> DataFrame:
+        """Return the complete seals that are landed."""
+        return tables.read(self._spark, self._root, SEALS).where(F.col("through").isNull())
 
     def _in_force(
         self, requests: DataFrame, far: DataFrame, since: int, named_in: Mapping[Folder, int]
@@ -265,7 +265,7 @@ class Promoter:
             return far, asks_about(requests, far, since, named, others_in(folders, named_in)), {}
         asks = asks_about(requests, far, since, named)
         history = history_of(requests, asks)
-        seals = tables.read(self._spark, self._root, SEALS).where(F.col("through").isNull())
+        seals = self._seals()
         newest = seals.groupBy("partition").agg(F.max("last").alias("newest"))
         fences = _fences(seals)
         seals = seals.join(F.broadcast(newest), "partition")
@@ -392,7 +392,7 @@ class Promoter:
             return all(offset < fences.get(number, 0) for number, offset in offsets.items())
 
         until_s = self._clock.elapsed_s() + self._wait_s
-        while not passed(_fences(tables.read(self._spark, self._root, SEALS).where(F.col("through").isNull()))):
+        while not passed(_fences(self._seals())):
             if self._clock.elapsed_s() > until_s:
                 return False
             if self._land and passed({number: seal.fence for number, seal in self._look().seals.items()}):

@@ -72,7 +72,6 @@ __all__ = [
 
 _TIMER = (*RECORD_KEY, "appended_at", "second", "due_at", "millis", "topic", "timer_id", "far")
 
-
 # Columns of `pending.pending` and `outcomes.outcomes_of` that the views need.
 _PENDING = (
     "partition int, offset bigint, appended_ms bigint, second bigint, millis int, timer_id string, topic string, "
@@ -81,7 +80,6 @@ _PENDING = (
 _OUTCOME = (
     f"{_PENDING}, reason string, taken_by bigint, fence bigint, sealed_in bigint, late boolean, seal_appended_ms bigint"
 )
-
 
 # The tables that are views as they are, with timestamps and the seconds that these come from.
 _MOMENTS: dict[Table, dict[str, str]] = {
@@ -92,7 +90,6 @@ _MOMENTS: dict[Table, dict[str, str]] = {
     AUDIT_SECONDS: {"audited_at": "audited_s", "last_at": "last"},
     AUDIT_FINDINGS: {"audited_at": "audited_s", "second_at": "second"},
 }
-
 
 # The views that show what became of requests.
 _OUTCOMES = ("pending", "fired", "cancelled", "ignored", "lateness")
@@ -203,10 +200,7 @@ def _added(table: Table) -> dict[str, Column]:
 
 def waiting(pending: DataFrame) -> DataFrame:
     """
-    Return the pending requests.
-
-    Args:
-        pending: rows of `pending.pending`, with the columns `CARRIED`.
+    Return the pending requests, from rows of `pending.pending` with the columns `CARRIED`.
 
     Returns:
         partition int, offset bigint, appended_at timestamp, second bigint, due_at timestamp, millis int, topic string,
@@ -218,10 +212,7 @@ def waiting(pending: DataFrame) -> DataFrame:
 
 def fired(outcomes: DataFrame) -> DataFrame:
     """
-    Return the requests whose callbacks are out.
-
-    Args:
-        outcomes: rows of `outcomes.outcomes_of`, with the columns `CARRIED`.
+    Return the requests whose callbacks are out, from outcomes with the columns `CARRIED`.
 
     Returns:
         The columns of `waiting`, and sealed_in bigint: the second in which it fired, sealed_at timestamp: the same,
@@ -237,10 +228,7 @@ def fired(outcomes: DataFrame) -> DataFrame:
 
 def lateness(fired: DataFrame) -> DataFrame:
     """
-    Return upper bounds of the lateness of callbacks.
-
-    Args:
-        fired: rows of `fired`.
+    Return upper bounds of the lateness of callbacks, from rows of `fired`.
 
     Returns:
         topic string, hour timestamp (of the second in which they fired), callbacks bigint, and from late_at_most_ms:
@@ -257,10 +245,7 @@ def lateness(fired: DataFrame) -> DataFrame:
 
 def cancelled(outcomes: DataFrame, requests: DataFrame) -> DataFrame:
     """
-    Return the requests that were withdrawn in time.
-
-    Args:
-        outcomes: rows of `outcomes.outcomes_of`, with the columns `CARRIED`.
+    Return the requests that were withdrawn in time, from outcomes with the columns `CARRIED`.
 
     Returns:
         The columns of `waiting` except far, and of the record that withdrew it: taken_by bigint, its offset, taken_kind
@@ -282,10 +267,7 @@ def cancelled(outcomes: DataFrame, requests: DataFrame) -> DataFrame:
 
 def ignored(requests: DataFrame, places: DataFrame) -> DataFrame:
     """
-    Return the requests and cancels whose condition did not hold, as far as has been landed.
-
-    Args:
-        places: rows of `conditions.ignored_in`.
+    Return the requests and cancels whose condition did not hold: those at *places*, rows of `conditions.ignored_in`.
 
     Returns:
         The columns of `waiting` except far, and kind string: request or cancel, condition string.
@@ -352,10 +334,7 @@ def chosen(timers: DataFrame, requests: DataFrame, where: str) -> DataFrame:
 
 def cancels_of(timers: DataFrame) -> DataFrame:
     """
-    Return the cancels of *timers* as records for `timer-request`.
-
-    Args:
-        timers: partition int, timer_id string.
+    Return the cancels of *timers*, by their partition and timer_id, as records for `timer-request`.
 
     Returns:
         partition int, key binary, value binary.
@@ -367,11 +346,7 @@ def cancels_of(timers: DataFrame) -> DataFrame:
 
 def moves_of(timers: DataFrame, second: Column) -> DataFrame:
     """
-    Return requests that replace *timers*, the same except for their second, as records for `timer-request`.
-
-    Args:
-        timers: rows of `chosen`.
-        second: new due second, bigint.
+    Return requests that replace *timers*, rows of `chosen`, except for the *second*, as records for `timer-request`.
 
     Returns:
         partition int, key binary, value binary.
