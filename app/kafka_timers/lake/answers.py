@@ -52,8 +52,8 @@ def answer_findings(
 
     Args:
         answers: rows of `answers_of`, of the time range and some time around it.
-        requests: rows of `requests` in force, with all records of the timer ids in question.
-        outcomes: rows of `outcomes_of` for these requests.
+        requests: those in force, with all records of the timer ids in question.
+        outcomes: those of these requests.
 
     Returns:
         findings of the kind answer about the record that asked, with the columns `schema.FINDING`.

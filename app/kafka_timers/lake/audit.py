@@ -54,16 +54,10 @@ class Audit:
 
     Attributes:
         audited_s: UNIX second in which the audit began; names its rows in the tables.
-        first: UNIX second in which the time range begins.
-        last: UNIX second in which it ends.
-        partitions: number of partitions of the service.
-        sealed: first and last judged second of the time range, by partition.
-        undecided: questions that could not be decided, each as a sentence.
+        first, last: see `Coverage`, like partitions, sealed and undecided.
         unchecked: checks that were left out, each as a sentence.
         seals: number of judged seals; the slices of one second count as one.
-        due: number of timers to judge, by the requests: fired + rejected.
-        fired: see *due*.
-        rejected: see *due*.
+        due: number of timers to judge, by the requests: *fired* + *rejected*.
         late: number of timers in *due* whose requests were read after their second had been scanned.
         kinds: number of findings by kind.
         findings: the first findings: kind, partition, offset, second, detail.
@@ -73,9 +67,9 @@ class Audit:
         course: one row for each point, from the seals: at (UNIX second), fired, lateness_p99_ms, lateness_max_ms.
         found: one row for each point with findings: at, findings.
         prefix: prefix of the service's topics.
-        cluster: id of the Kafka cluster; empty if no broker has told it.
+        cluster: id of the Kafka cluster; empty if no broker answers.
         lake: root of the tables.
-        versions: versions of kafka-timers and of Spark.
+        versions: those of kafka-timers and of Spark.
     """
 
     audited_s: int

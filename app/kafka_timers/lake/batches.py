@@ -52,7 +52,7 @@ def batch_findings(
 
     Args:
         sent: rows of `sent_with`. Seals that name none are skipped.
-        outcomes: rows of `outcomes_of` for all requests that these seals have counted.
+        outcomes: those of all requests that these seals have counted.
         records: as in `callbacks_of`.
         complete: partition int, end_ms bigint, fence bigint of the complete seals to judge.
         topics: topics to judge; they must have all of their records.

@@ -45,8 +45,8 @@ def callback_findings(
     Return the faults of the callbacks that were due to fire in a time range.
 
     Args:
-        outcomes: rows of `outcomes_of` for all requests that are due or sealed in the time range.
-        callbacks: rows of `received.callbacks_of`, of the time range and some time around it.
+        outcomes: those of all requests that are due or sealed in the time range.
+        callbacks: those of the time range and some time around it.
         partitions: number of partitions by callback topic. For other topics, partitions are not checked.
 
     Returns:
@@ -211,14 +211,9 @@ def strange(outcomes: DataFrame, callbacks: DataFrame, first: int, last: int) ->
 
 def stranger_findings(strangers: DataFrame, asked: DataFrame, intervals: DataFrame, first: int, last: int) -> DataFrame:
     """
-    Return the faults of callbacks that were not due to fire in a time range.
+    Return the faults (early, unexpected) of *strangers*, rows of `strange`.
 
-    Args:
-        strangers: rows of `strange`.
-        asked: rows of `requests` that *strangers* name.
-
-    Returns:
-        findings of the kinds early and unexpected.
+    *asked* are the requests that *strangers* name.
     """
     row = F.struct("kind", "second", "millis").alias("row")
     passed = intervals.groupBy("partition").agg(F.max("fence").alias("passed"), F.max("end_ms").alias("ended_ms"))

@@ -47,11 +47,6 @@ class Comparison:
     """
     Records of the topics in a time range, compared with the expected ones.
 
-    Args:
-        within: landed rows of the time range.
-        outcomes: outcomes of its requests.
-        coverage: the time range and the seconds that can be judged.
-
     Attributes:
         lateness: see `Audit`; set once `findings` is exhausted.
         unchecked: see `Audit`.
@@ -81,11 +76,9 @@ class Comparison:
 
     def findings(self, late_ms: int | None, *, batches: bool) -> Iterator[DataFrame]:
         """
-        Yield the faults: rows of kind, partition, offset, second and detail, see `audit_findings`.
+        Yield the faults, with the columns `schema.FINDING`.
 
-        Args:
-            late_ms: see `audit`.
-            batches: whether to compare the batches too.
+        *late_ms* and *batches* are as in `audit`.
         """
         table = read(self._spark, root_of(self._settings), REQUESTS)
         # An early callback may go to a topic in which nothing was due.

@@ -33,7 +33,6 @@ __all__ = [
     "days_about",
     "has_conditions",
     "history_of",
-    "ignored_among",
     "ignored_in",
     "in_force",
     "intervals_about",
@@ -85,14 +84,11 @@ def no_condition() -> Column:
 
 def ignored_in(history: DataFrame, intervals: DataFrame) -> DataFrame:
     """
-    Return the records of *history* whose condition did not hold.
+    Return the records of *history* whose condition did not hold: the columns `PLACE`.
 
     Args:
-        history: rows of `requests`: all requests, cancels and copies of each timer id that has a condition.
-        intervals: rows of `intervals_of`: the last one of each partition, and those around each of these records.
-
-    Returns:
-        partition int, offset bigint.
+        history: all requests, cancels and copies of each timer id that has a condition.
+        intervals: the last one of each partition, and those around each of these records.
     """
     names = (
         *("offset", "appended_ms", "kind", "second", "millis", "condition", "expected"),
@@ -127,7 +123,7 @@ def _ignored_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBat
         for row in batch.to_pylist():
             records = row["records"]
             outcomes = outcomes_in(row["timer_id"], records, intervals_about(records, row["newest"]))
-            rows += [(row["partition"], offset) for offset in ignored_among(outcomes)]
+            rows += [(row["partition"], each.offset) for each in outcomes if each.state is State.IGNORED]
         yield record_batch(rows, PLACE)
 
 
@@ -160,12 +156,9 @@ class _Asked:
 
 def outcomes_in(timer_id: str, rows: Sequence[Mapping[str, Any]], seals: Iterable[Mapping[str, Any]]) -> list[Outcome]:
     """
-    Return the outcomes of the records of one timer id, or of one request without an id and its copies.
+    Return the outcomes of the records of one timer id, or of one request without an id (an empty one) and its copies.
 
-    Args:
-        timer_id: id of the records; empty for none.
-        rows: rows by ascending offset, with `read` as `covered` adds it.
-        seals: intervals about these rows, see `intervals_about`.
+    *rows* have ascending offsets, and *seals* are the intervals about them, see `intervals_about`.
     """
     names = ("end_ms", "fence", "horizon_s", "horizon_from")
     sealed = [Sealed(**{name: seal[name] for name in names}) for seal in seals]
@@ -176,14 +169,7 @@ def intervals_about(rows: Iterable[Mapping[str, Any]], newest: Mapping[str, Any]
     """
     Return the intervals on which the outcomes of *rows* depend, in their order.
 
-    Args:
-        rows: rows with `read` and `reached` as `covered` adds them.
-        newest: last interval of the partition; None while there is none.
+    *rows* have `read` and `reached`, see `covered`. *newest* is the last interval of the partition, or None.
     """
     found = (interval for row in rows for interval in (row["read"], row["reached"], newest) if interval)
     return [seal for _, seal in sorted({(each["end_ms"], each["fence"]): each for each in found}.items())]
-
-
-def ignored_among(outcomes: Iterable[Outcome]) -> list[int]:
-    """Return the offsets of records whose condition did not hold."""
-    return [outcome.offset for outcome in outcomes if outcome.state is State.IGNORED]

@@ -14,7 +14,7 @@ from kafka_timers.lake import message
 from kafka_timers.lake.buckets import Bucket, due_between
 from kafka_timers.lake.conditions import no_condition
 from kafka_timers.lake.schema import COPY, REQUESTS
-from kafka_timers.lake.tables import constant
+from kafka_timers.lake.tables import constant, sent
 from kafka_timers.lake.versions import marks_of
 
 __all__ = [
@@ -31,8 +31,6 @@ __all__ = [
 
 # Bytes that a copy adds to the value; offsets have up to 56 bits, and seconds up to 42.
 _OFFSET_BYTES, _SECOND_BYTES = 8, 6
-# Hashes of ids that every task can hold; they take some ten bytes each.
-_NAMES_SENT_MAX = 1_000_000
 # Values of delay and due.
 Folder = tuple[str, str]
 _FOLDER = REQUESTS.partitioned_by
@@ -67,7 +65,7 @@ def asks_about(
     Return the requests and cancels that share a timer id with a row of *far*.
 
     Args:
-        far: far requests among these rows.
+        far: far ones among them.
         since: lowest offset of *far*; no record below it concerns them.
         named: number of rows of *far* with a timer id, at least.
         others: delay and due of the folders with such records that *far* has not; None for any folder.
@@ -90,9 +88,8 @@ def _sharing(requests: DataFrame, far: DataFrame, since: int, named: int) -> Dat
     # goes for an id in two partitions.
     name = F.xxhash64("timer_id")
     names = far.where(F.col("timer_id").isNotNull()).select(name.alias("name"))
-    if named <= _NAMES_SENT_MAX:
-        # Without this, Spark moves and sorts all records that have an id.
-        names = F.broadcast(names)
+    # Without this, Spark moves and sorts all records that have an id.
+    names = sent(names, named)
     # Of the records with an id only copies are neither; to compare the kind of each would take a fifth longer.
     asks = requests.where((F.col("delay") != COPY) & F.col("timer_id").isNotNull() & (F.col("offset") >= since))
     return asks.withColumn("name", name).join(names, "name", "left_semi")

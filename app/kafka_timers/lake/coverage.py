@@ -33,8 +33,6 @@ class Coverage(NamedTuple):
     The sealed part of a time range.
 
     Attributes:
-        first: UNIX second in which the time range begins.
-        last: UNIX second in which it ends.
         partitions: number of partitions of the service.
         sealed: first and last second of the time range that can be judged, by partition; only partitions that have any.
         unsealed: partition, second and description for each partition that nobody has sealed up to the end.

@@ -59,12 +59,7 @@ class Fence:
         self.is_lost = False
 
     def is_held(self) -> bool:
-        """
-        Tell whether, at some moment after the call, no other landing had taken over.
-
-        Raises:
-            BrokerError: no broker answers, or a broker refuses.
-        """
+        """Tell whether, at some moment after the call, no other landing had taken over. It raises as `take_over`."""
         self.is_lost = self.is_lost or not self._answer(Coordinator.is_held)
         return not self.is_lost
 

@@ -78,7 +78,7 @@ COUNTS = ("due", "fired", "rejected")
 
 def expected(outcomes: DataFrame) -> DataFrame:
     """
-    Return the counts and the digest that each seal should have by *outcomes*, rows of `outcomes_of`.
+    Return the counts and the digest that each seal should have.
 
     Returns:
         partition int, end_ms bigint, fence bigint (null for requests that were not promoted), and those of `figures`.
@@ -89,13 +89,10 @@ def expected(outcomes: DataFrame) -> DataFrame:
 
 def checked(sealed: DataFrame, wanted: DataFrame, settled_ms: int) -> DataFrame:
     """
-    Return each seal's figures beside the expected ones.
+    Return each seal's figures beside the expected ones: rows of `totals` beside rows of `expected`.
 
-    Args:
-        sealed: rows of `totals`.
-        wanted: rows of `expected`.
-        settled_ms: UNIX milliseconds; the rejects of a seal appended later may not be landed yet. Such a seal is left
-            out if it counts more rejects than there are.
+    The rejects of a seal appended later than *settled_ms* may not be landed yet. Such a seal is left out if it counts
+    more rejects than there are.
 
     Returns:
         The columns of the table `audit_seconds` except audited_s and day.
@@ -176,11 +173,7 @@ def late_seals(sealed: DataFrame, late_ms: int) -> DataFrame:
 
 
 def unpromoted(outcomes: DataFrame) -> DataFrame:
-    """
-    Return a finding (not-promoted) for each far request whose second is sealed although workers have no copy of it.
-
-    *outcomes* are rows of `outcomes_of`.
-    """
+    """Return a finding (not-promoted) for each far request whose second is sealed although workers have no copy."""
     left = F.col("fence").isNull() & F.col("sealed_in").isNotNull() & F.col("taken_by").isNull()
     detail = F.lit("no worker has it, because the lake has not promoted it")
     return about_records(outcomes.where(left), "not-promoted", detail)
@@ -188,11 +181,9 @@ def unpromoted(outcomes: DataFrame) -> DataFrame:
 
 def unrejected(outcomes: DataFrame, rejected: DataFrame, settled_ms: int) -> DataFrame:
     """
-    Return a finding (not-rejected) for each refused record that is missing on timer-rejected.
+    Return a finding (not-rejected) for each refused record that *rejected*, rows of `read_rejected`, lacks.
 
-    Args:
-        rejected: rows of `read_rejected`.
-        settled_ms: see `checked`.
+    *settled_ms* is as in `checked`.
     """
     # A timer that was rejected as it fired gets its reason from timer-rejected.
     refused = outcomes.where(F.col("second").isNull() & F.col("reason").isNotNull() & F.col("sealed_in").isNotNull())

@@ -110,15 +110,11 @@ class Forgetting:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Release the rows."""
         self._meant.unpersist()
 
     def forget(self, now_s: int) -> None:
         """
         Delete the payloads. If it is killed, run it again. It may run beside a landing.
-
-        Args:
-            now_s: UNIX seconds.
 
         Raises:
             LakeError: the lake cannot be written.
@@ -187,11 +183,7 @@ class Forgetting:
 
 
 def _about(requests: DataFrame, key: str | None, timer_id: str | None) -> DataFrame:
-    """
-    Return the rows with the payload of *key* or *timer_id*: requests, refused records, and their copies and cancels.
-
-    Forgotten rows are left out.
-    """
+    """Return the rows about *key* or *timer_id* that are not forgotten: requests, copies, cancels, refused records."""
     known = requests.where(F.col("forgotten_s").isNull())
     wanted = (key if key is not None else timer_id or "").encode()
     # Rows whose bytes do not contain it need no Python.

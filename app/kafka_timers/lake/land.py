@@ -149,33 +149,32 @@ def _land(
 ) -> bool:
     """Return whether landing has ended; False if the landing before was the first to begin or to end a batch."""
     queries: list[StreamingQuery] = []
-    with tables.translated(root):
-        try:
-            offsets = [_starting_offsets(spark, root, source) for source in sources]
-            for table in (POSITIONS, *(source.table for source in sources)):
-                tables.create(spark, root, table)
-            for source, starting in zip(sources, offsets, strict=True):
-                records = _records(spark, settings, source, starting, options)
-                queries.append(_start(records, settings, root, source, fence, every_s))
-            _wait(sources, queries, stop, metrics)
+    try:
+        offsets = [_starting_offsets(spark, root, source) for source in sources]
+        for table in (POSITIONS, *(source.table for source in sources)):
+            tables.create(spark, root, table)
+        for source, starting in zip(sources, offsets, strict=True):
+            records = _records(spark, settings, source, starting, options)
+            queries.append(_start(records, settings, root, source, fence, every_s))
+        _wait(sources, queries, stop, metrics)
+        return True
+    except (StreamingQueryException, Py4JError) as error:
+        if stop.is_set():
+            # A signal to the whole group of processes ends Spark, too.
+            log.info("ended within a batch, which the next run begins anew")
             return True
-        except (StreamingQueryException, Py4JError) as error:
-            if stop.is_set():
-                # A signal to the whole group of processes ends Spark, too.
-                log.info("ended within a batch, which the next run begins anew")
-                return True
-            # Whoever takes over may also have written to table and checkpoint first.
-            if not fence.is_held():
-                log.debug("%s", tables.words_of(error))
-                return True
-            if _DONE_BY_ANOTHER in str(error):
-                return False
-            _explain_loss(spark, settings, root, sources)
-            raise LakeError(f"landing into {root} has stopped: {tables.words_of(error)}") from error
-        finally:
-            for query in queries:
-                with suppress(Py4JError):
-                    query.stop()
+        # Whoever takes over may also have written to table and checkpoint first.
+        if not fence.is_held():
+            log.debug("%s", tables.words_of(error))
+            return True
+        if _DONE_BY_ANOTHER in str(error):
+            return False
+        _explain_loss(spark, settings, root, sources)
+        raise LakeError(f"landing into {root} has stopped: {tables.words_of(error)}") from error
+    finally:
+        for query in queries:
+            with suppress(Py4JError):
+                query.stop()
 
 
 def _sources(settings: LakeSettings) -> list[_Source]:
@@ -338,13 +337,7 @@ def _end(query: StreamingQuery) -> None:
 
 
 def _explain_loss(spark: SparkSession, settings: LakeSettings, root: str, sources: list[_Source]) -> None:
-    """
-    Raise an error if a topic lacks the records to land next.
-
-    Raises:
-        LakeError: the topic has dropped records, or is another topic.
-        BrokerError: no broker answers.
-    """
+    """Raise a `LakeError` if a topic has dropped the records to land next, or is another topic."""
     ids = asyncio.run(topic_ids(settings.kafka, [source.topic for source in sources]))
     refuse_made_anew({source.topic: source.topic_id for source in sources}, ids)
     limits = asyncio.run(_limits(settings, sources))

@@ -121,11 +121,7 @@ def refuse_other_topic(spark: SparkSession, settings: LakeSettings) -> None:
 
 def refuse_made_anew(landed: Mapping[str, str], ids: Mapping[str, str]) -> None:
     """
-    Refuse topics that have another id than those that were landed before.
-
-    Args:
-        landed: ids of landed topics by name.
-        ids: present ids by name.
+    Refuse topics that have another id than when they were landed. Both arguments have ids by name.
 
     Raises:
         LakeError: a topic has another id.

@@ -39,10 +39,7 @@ class Only(NamedTuple):
 
 def records_of(requests: DataFrame, only: Only) -> list[dict[str, Any]]:
     """
-    Return all records that concern the timers of *only*: requests, cancels and copies of the same ids.
-
-    Args:
-        only: an id or a key, or both.
+    Return all records that concern the timers of *only*, an id or a key or both: requests, cancels and copies.
 
     Returns:
         rows of `requests`, in no order.

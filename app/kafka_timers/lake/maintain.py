@@ -158,8 +158,7 @@ def expire(spark: SparkSession, settings: LakeSettings, keep_days: int, now_s: i
     """
     Delete rows that were done longer than *keep_days* ago, folder by folder, and files that no table uses any more.
 
-    Args:
-        keep_days: a folder stays for this many days after its day, month or year.
+    A folder stays for so many days after its day, month or year.
 
     Raises:
         LakeError: the lake cannot be read or written, or a landing could lose rows.

@@ -48,11 +48,7 @@ INTERVAL = ("end_ms", "fence", "horizon_s", "horizon_from", "appended_ms")
 
 def figures(fired: DataFrame, *by: str) -> DataFrame:
     """
-    Return the counts and the digest that seals would have for *fired*.
-
-    Args:
-        fired: rows of `fires`.
-        by: columns of *fired* that name a group.
+    Return the counts and the digest that seals would have for *fired*, rows of `fires`, by group.
 
     Returns:
         *by*, due bigint, fired bigint, rejected bigint, digest bigint (as in `seals`), late bigint.
@@ -138,9 +134,8 @@ def outcomes_of(
     Return the outcomes of requests.
 
     Args:
-        requests: rows of `requests`: the requests in question, all copies of them, all records of their timer ids.
-        intervals: rows of `intervals_of`, without a gap in any partition. A request due before the first interval
-            belongs to it.
+        requests: the requests in question, all copies of them, all records of their timer ids.
+        intervals: those without a gap in any partition. A request due before the first interval belongs to it.
         rejected: partition int, offset bigint and reason string of requests that went to timer-rejected.
         horizon_s: horizon of the workers in seconds; None for the one in the seals.
         changes: those of *requests* that may change one: all copies, and all records of each timer id that has several;
@@ -201,12 +196,10 @@ def covered(rows: DataFrame, intervals: DataFrame) -> DataFrame:
     """
     Return *rows* with the two intervals of which the later one covers a request; each is null while there is none.
 
-    Args:
-        rows: partition int, offset bigint, second bigint, millis int, and other columns.
-
     Returns:
-        the columns of *rows*, and with the fields `INTERVAL` read struct: the first interval whose fence passes the
-        offset, reached struct: the first one that passes the moment, without a meaning if there is no second.
+        the columns of *rows*, which have partition, offset, second and millis of a request; and with the fields
+        `INTERVAL` read struct: the first interval whose fence passes the offset, reached struct: the first one that
+        passes the moment, without a meaning if there is no second.
     """
     read = _first_interval(rows.withColumn("at", F.col("offset")), intervals, F.col("fence") - 1)
     read = read.withColumnRenamed("interval", "read").withColumn("at", asked_ms())

@@ -17,8 +17,8 @@ def pending(requests: DataFrame, seals: DataFrame, also: Sequence[str] = ()) -> 
     Return the requests that were not withdrawn and are not done.
 
     Args:
-        requests: rows of `requests`: the requests in question, all copies of them, all records of their timer ids.
-        seals: rows of `seals`, including the latest complete one of each partition.
+        requests: the requests in question, all copies of them, all records of their timer ids.
+        seals: those in question, including the latest complete one of each partition.
         also: more columns of the requests to return.
 
     Returns:

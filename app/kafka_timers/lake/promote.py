@@ -121,8 +121,8 @@ class Promoter:
     Args:
         clock: clock of this host, for waits and for the begin of a decision. Workers judge by the latter whether a copy
             is stale.
-        bucket_s: length of a bucket in seconds.
-        wait_s: longest wait in seconds for the landing, and for seals that show that conditions were judged.
+        bucket_s: length of a bucket.
+        wait_s: longest wait for the landing, and for seals that show that conditions were judged.
         land: lands the records that the topics hold; None if another process does it.
         metrics: metrics that count promoted requests.
 
@@ -205,9 +205,7 @@ class Promoter:
         """
         Publish a copy of each request of *bucket* that needs one. This is one look at the bucket.
 
-        Raises:
-            LakeError: as for `catch_up`.
-            BrokerError: as for `catch_up`.
+        It raises what `catch_up` raises.
         """
         # The decision begins before the question for the ends of the log.
         wall_s, elapsed_s = int(self._clock.wall_s()), self._clock.elapsed_s()

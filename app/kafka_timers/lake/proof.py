@@ -42,9 +42,8 @@ def records_in(requests: DataFrame, spans: DataFrame) -> DataFrame:
     """
     Return the *requests* in *spans*.
 
-    Args:
-        spans: partition int, since bigint (the first offset) and to bigint (the offset behind the last one), and other
-            columns, which the requests get.
+    *spans* have partition int, since bigint (the first offset), to bigint (the offset behind the last one), and other
+    columns, which the requests get.
     """
     return _between(requests, spans).join(F.broadcast(spans), "partition").where(_lies_in()).drop("since", "to")
 
@@ -136,11 +135,10 @@ def tallied(
     counted: DataFrame, requests: DataFrame, appended: DataFrame, keep: Callable[[DataFrame], DataFrame]
 ) -> Tally:
     """
-    Count the lake's records and check their digests, in one pass.
+    Count the lake's records, and check their digests, in one pass.
 
-    Args:
-        counted: rows of `counted_between`.
-        appended: partition int, since bigint and to bigint: offsets of further records whose digests are checked.
+    *counted* are rows of `counted_between`. Digests are also checked of records in the spans *appended*, see
+    `records_in`.
     """
     runs = counted.groupBy(*_RUN).agg(
         F.min("since").alias("since"),
@@ -165,9 +163,7 @@ def unread(counted: DataFrame, tally: Tally, requests: DataFrame, keep: Callable
     """
     Return a finding (unread) for each seal whose count since the seal before it differs from the lake's records.
 
-    Args:
-        counted: rows of `counted_between`.
-        tally: what `tallied` returns for these.
+    *tally* is what `tallied` returns for *counted*, rows of `counted_between`.
     """
     both = tally.runs.join(tally.has, [*_RUN], "left").fillna(0, ["has", "has_digest"])
     wrong = keep(both.where(_differs()).select(*_RUN, "since", "to"))

@@ -113,7 +113,6 @@ def open_views(
     Create temporary views of *spark*. They show the rows that are landed at the time of each query.
 
     Args:
-        spark: session that gets the views.
         names: the views to create, some of `VIEWS`.
         only: show only these timers in requests, pending, fired, cancelled, ignored and lateness, as they are landed
             now. Outcomes of other timers are not computed.
@@ -299,7 +298,7 @@ def chosen(timers: DataFrame, requests: DataFrame, where: str) -> DataFrame:
 
     Args:
         timers: rows of `waiting`.
-        requests: all rows of `requests` except ignored ones.
+        requests: all except ignored ones.
         where: a SQL condition over the columns of *timers*.
 
     Returns:
@@ -333,24 +332,14 @@ def chosen(timers: DataFrame, requests: DataFrame, where: str) -> DataFrame:
 
 
 def cancels_of(timers: DataFrame) -> DataFrame:
-    """
-    Return the cancels of *timers*, by their partition and timer_id, as records for `timer-request`.
-
-    Returns:
-        partition int, key binary, value binary.
-    """
+    """Return the cancels of *timers*, by their partition and timer_id, as `publish` takes them."""
     timer_id = text(Future.TIMERID_FIELD_NUMBER, F.col("timer_id"))
     value = bytes_of(timer_id, flag(Future.CANCEL_FIELD_NUMBER))
     return timers.select("partition", F.encode("timer_id", "UTF-8").alias("key"), value.alias("value"))
 
 
 def moves_of(timers: DataFrame, second: Column) -> DataFrame:
-    """
-    Return requests that replace *timers*, rows of `chosen`, except for the *second*, as records for `timer-request`.
-
-    Returns:
-        partition int, key binary, value binary.
-    """
+    """Return requests that replace *timers*, rows of `chosen`, by equal ones of *second*, as `publish` takes them."""
     # The condition of the request was judged when it was read. With IF_ABSENT the move would not count.
     value = F.concat("value", no_condition())
     return timers.select("partition", second.cast("string").cast("binary").alias("key"), value.alias("value"))
@@ -414,7 +403,6 @@ class Bulk:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Release the rows."""
         self._meant.unpersist()
 
     def sample(self, rows: int) -> list[dict[str, Any]]:

@@ -97,12 +97,9 @@ def naming_requests(records: DataFrame) -> DataFrame:
     """
     Return the *records* that name a request, with its partition and offset in place of their own.
 
-    Args:
-        records: as in `callbacks_of`.
-
     Returns:
         the columns of *records*, and at_partition int and at_offset bigint: their own place, at_ms bigint: their time,
-        by_worker boolean, as in `callbacks_of`.
+        by_worker boolean. All are as in `callbacks_of`.
     """
     partition, offset = place_in(REQUEST_HEADER)
     return (

@@ -50,9 +50,6 @@ def requests_of(records: DataFrame, partitions: int) -> DataFrame:
         records: records from Spark's Kafka source: key binary, value binary, partition int, offset bigint, timestamp
             and headers array<struct<key string, value binary>>.
         partitions: number of partitions of timer-request, by which workers judge the partition of a timer id.
-
-    Returns:
-        the columns of `requests`.
     """
     own = records.select("partition", "offset", _appended_ms(), "key", "value", "headers")
     # Headers go to Python as JSON: for each row, Spark measures the whole batch of a nested column. Python hashes the
@@ -64,15 +61,9 @@ def requests_of(records: DataFrame, partitions: int) -> DataFrame:
 
 def rejected_of(records: DataFrame, requests: str) -> DataFrame:
     """
-    Return the rows of `rejected` for records of timer-rejected.
+    Return the rows of `rejected` for records of timer-rejected, which are as in `requests_of`.
 
-    Args:
-        records: records from Spark's Kafka source: headers array<struct<key string, value binary>>, partition int,
-            offset bigint and timestamp.
-        requests: name of timer-request.
-
-    Returns:
-        the columns of `rejected`; a column is null if its header is missing.
+    A column is null if its header is missing. *requests* is the name of timer-request.
     """
 
     def header(name: str) -> Column:

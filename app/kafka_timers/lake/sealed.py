@@ -34,11 +34,7 @@ def seals_of(records: DataFrame) -> DataFrame:
     """
     Return the rows of `seals` for records of timer-sealed. Other records are skipped and logged, as workers do.
 
-    Args:
-        records: records from Spark's Kafka source: value binary, partition int, offset bigint and timestamp.
-
-    Returns:
-        the columns of `seals`.
+    *records* are from Spark's Kafka source: value binary, partition int, offset bigint and timestamp.
     """
     appended_ms = F.unix_millis("timestamp").alias("appended_ms")
     rows = records.select("partition", "offset", appended_ms, "value").withColumn("seal", _seal(is_costly=True))

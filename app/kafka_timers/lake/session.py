@@ -93,9 +93,7 @@ def open_session(settings: LakeSettings, conf: Mapping[str, str] | None = None) 
     """
     Return the Spark session of this process; start it if there is none.
 
-    Args:
-        settings: settings with the master and the jars of Spark.
-        conf: more of Spark's configuration.
+    *conf* is more of Spark's configuration.
 
     Raises:
         LakeError: there is no Java, a jar cannot be fetched, or Spark does not start.

@@ -36,6 +36,7 @@ __all__ = [
     "read_rejected",
     "read_topic_ids",
     "root_of",
+    "sent",
     "translated",
     "words_of",
 ]
@@ -44,6 +45,8 @@ __all__ = [
 _MISSING = ("PATH_NOT_FOUND", "DELTA_TABLE_NOT_FOUND", "DELTA_MISSING_DELTA_TABLE", "DELTA_PATH_DOES_NOT_EXIST")
 _SKIPPED_BY = "delta.dataSkippingStatsColumns"
 _AUTO_COMPACT = "delta.autoOptimize.autoCompact"
+# As many as the seconds of a day in eleven partitions. A row takes some hundred bytes in the memory of each executor.
+_SENT_ROWS_MAX = 1_000_000
 
 
 def root_of(settings: LakeSettings) -> str:
@@ -192,6 +195,11 @@ def constant(spark: SparkSession, rows: Iterable[Sequence[Any]], columns: Struct
     table: Any = pa.Table.from_pylist(named, to_arrow_schema(schema))
     frame: DataFrame = spark.createDataFrame(table, schema)
     return frame
+
+
+def sent(frame: DataFrame, rows: int) -> DataFrame:
+    """Return *frame*, of so many *rows*; if these are few, Spark sends them to each frame that it is joined with."""
+    return F.broadcast(frame) if rows <= _SENT_ROWS_MAX else frame
 
 
 def _column(column: StructField) -> str:

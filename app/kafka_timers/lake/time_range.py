@@ -13,14 +13,12 @@ from kafka_timers.lake.conditions import days_about, has_conditions, history_of,
 from kafka_timers.lake.outcomes import intervals_of, outcomes_of, totals
 from kafka_timers.lake.schema import CANCEL, COPY, ID_KEY, REFUSED, REQUESTS, SEALS
 from kafka_timers.lake.sealed import sound
-from kafka_timers.lake.tables import constant, read, read_positions, read_rejected, root_of
+from kafka_timers.lake.tables import constant, read, read_positions, read_rejected, root_of, sent
 from kafka_timers.settings import LakeSettings
 
 __all__ = ["TimeRange", "requests_of", "time_range_of"]
 
 _DAY_S = 86_400
-# The seconds of a day in eleven partitions.
-_BROADCAST_ROWS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,23 +27,17 @@ class TimeRange:
     Landed rows of a time range: all that is needed to compute the timers that fire in it.
 
     Attributes:
-        first: UNIX second in which it begins.
-        last: UNIX second in which it ends.
-        sealed_to: last second that is sealed and judged, by partition.
         intervals: see `intervals_of`; from the last one before the time range on, in each partition.
         sealed: see `totals`, from the same seals.
         seals: these seals, as rows of `seals`.
         appended: offsets between the first and the last fence of these seals: partition int, since bigint, to bigint.
-        requests: see `outcomes_of`.
-        changes: see `outcomes_of`.
-        rejected: see `outcomes_of`.
+        requests: see `outcomes_of`, like changes and rejected.
         keep: computes and caches a frame until the time range is closed. A frame of few rows is broadcast to the frames
             that it is joined with.
     """
 
     first: int
     last: int
-    sealed_to: dict[int, int]
     intervals: DataFrame
     sealed: DataFrame
     seals: DataFrame
@@ -88,8 +80,7 @@ def time_range_of(
         def keep(frame: DataFrame) -> DataFrame:
             rows = frame.persist().count()
             kept.callback(frame.unpersist)
-            # A broadcast takes some hundred bytes a row in the memory of each executor.
-            return F.broadcast(frame) if rows <= _BROADCAST_ROWS else frame
+            return sent(frame, rows)
 
         yield _read(spark, settings, first, last, keep, may_be_empty=may_be_empty)
 
@@ -117,9 +108,7 @@ def _read(
     seals = seals.where(F.col("last") <= last).join(F.broadcast(positions), "partition")
     seals = seals.where(F.col("fence") <= F.col("position"))
     complete = seals.where(F.col("through").isNull())
-    in_range = complete.where(F.col("last") >= first).groupBy("partition").agg(F.max("last"))
-    sealed_to: dict[int, int] = dict(map(tuple, in_range.collect()))
-    if not sealed_to and not may_be_empty:
+    if not may_be_empty and complete.where(F.col("last") >= first).isEmpty():
         raise LakeError(
             f"nothing is sealed from {first} to {last} in the lake at {root}, or not all requests of it are landed: "
             "run `kafka-timers lake land`, or give another --from and --to"
@@ -136,7 +125,6 @@ def _read(
     return TimeRange(
         first,
         last,
-        sealed_to,
         keep(intervals_of(seals)),
         keep(totals(seals)),
         seals,
