@@ -28,9 +28,8 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
-from typing import cast
+from typing import NamedTuple, cast
 
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, StreamingQueryException
@@ -72,8 +71,7 @@ _EARLIEST = -2
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
+class _Source(NamedTuple):
     """A topic and its id, its table, and the function that turns its records into rows."""
 
     topic: str
