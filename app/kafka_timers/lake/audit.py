@@ -7,6 +7,7 @@ or are reported as undecided. The audit lists everything that it does not check.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import NamedTuple
 
 import pyspark
@@ -203,32 +204,31 @@ def _judge(
     append(seconds, root, AUDIT_SECONDS)
 
     lateness, unchecked = None, _unchecked(coverage, wanted)
-    findings = gaps(within.sealed).where(F.col("second") >= within.first)
-    findings = findings.unionByName(coverage.findings(spark))
-    in_time = outcomes.where(F.col("sealed_in") >= within.first)
     rejected = read_rejected(spark, root, Topics.of(settings.topic_prefix).requests)
     refused = within.refused().where(F.col("sealed_in") >= within.first)
-    findings = findings.unionByName(unrejected(refused, rejected, settled_ms))
-    for more in _proof_of(spark, root, within, coverage.partitions if wanted.rows else None):
-        findings = findings.unionByName(more)
+    findings = [
+        gaps(within.sealed).where(F.col("second") >= within.first),
+        coverage.findings(spark),
+        unrejected(refused, rejected, settled_ms),
+        *_proof_of(spark, root, within, coverage.partitions if wanted.rows else None),
+    ]
     if wanted.chain:
-        seals = read(spark, root, SEALS)
-        findings = findings.unionByName(changed_days(seals, wanted.chain, coverage.first, coverage.last))
+        findings.append(changed_days(read(spark, root, SEALS), wanted.chain, coverage.first, coverage.last))
     if wanted.late_ms is not None:
-        findings = findings.unionByName(late_seals(in_range, wanted.late_ms))
+        findings.append(late_seals(in_range, wanted.late_ms))
     if not seconds.where(~F.col("ok")).isEmpty():
-        findings = findings.unionByName(seal_findings(seconds, outcomes))
+        findings.append(seal_findings(seconds, outcomes))
     is_due = last_second(F.col("end_ms")).between(within.first, within.last)
     if not figures.where(F.col("fence").isNull() & is_due).isEmpty():
-        findings = findings.unionByName(unpromoted(in_time))
+        findings.append(unpromoted(outcomes.where(F.col("sealed_in") >= within.first)))
     if wanted.callbacks:
         came = Comparison(spark, settings, within, outcomes, coverage)
-        for more in came.findings(wanted.late_ms, batches=wanted.batches):
-            findings = findings.unionByName(more)
+        findings += came.findings(wanted.late_ms, batches=wanted.batches)
         lateness, unchecked = came.lateness, [*unchecked, *came.unchecked]
     # A changed row may have no second.
     second = F.coalesce("second", F.lit(within.first))
-    append(findings.withColumns({"audited_s": name, "second": second}), root, AUDIT_FINDINGS)
+    found = reduce(DataFrame.unionByName, findings)
+    append(found.withColumns({"audited_s": name, "second": second}), root, AUDIT_FINDINGS)
     return lateness, unchecked
 
 

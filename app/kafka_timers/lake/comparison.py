@@ -62,6 +62,7 @@ class Comparison:
     ) -> None:
         self._spark = spark
         self._settings = settings
+        self._requests = read(spark, root_of(settings), REQUESTS)
         self._within = within
         self._outcomes = outcomes
         self._judged = outcomes.where(F.col("sealed_in") >= within.first)
@@ -80,9 +81,8 @@ class Comparison:
 
         *late_ms* and *batches* are as in `audit`.
         """
-        table = read(self._spark, root_of(self._settings), REQUESTS)
         # An early callback may go to a topic in which nothing was due.
-        soon = table.where(F.col("second").between(self._first, self._last + _SOON_S))
+        soon = self._requests.where(F.col("second").between(self._first, self._last + _SOON_S))
         due = self._outcomes.where(F.col("reason").isNull()).select("topic")
         topics = _names(due.unionByName(soon.select("topic")), F.col("topic"))
         tombstones = _names(self._judged, F.col("asks.tombstone_topic"))
@@ -126,16 +126,16 @@ class Comparison:
         records = self.records(topics)
         received = within.keep(callbacks_of(records))
         wrong = within.keep(callback_findings(outcomes, received, partitions, within.first, within.last))
-        requests, content = read(self._spark, root_of(self._settings), REQUESTS), wrong.where("kind = 'content'")
+        content = wrong.where("kind = 'content'")
         if content.isEmpty():
             yield wrong
         else:
             yield wrong.where("kind != 'content'")
-            yield differences(content, records, named_by(requests, content))
+            yield differences(content, records, named_by(self._requests, content))
         yield disordered(self._judged, received)
         strangers = within.keep(strange(outcomes, received, self._first, self._last))
         if not strangers.isEmpty():
-            asked = named_by(requests, strangers)
+            asked = named_by(self._requests, strangers)
             yield stranger_findings(strangers, asked, within.intervals, self._first, self._last)
         if late_ms is not None:
             yield late_callbacks(self._judged, received, late_ms)

@@ -98,9 +98,8 @@ class Forgetting:
                 *(F.date_format(at(due), "yyyy-MM-dd HH:mm:ss") for at in (F.min, F.max)),
             ).collect()
             open_views(self._spark, self._settings, ["pending"])
-            waits = (
-                self._spark.table("pending").join(self._meant.select(*RECORD_KEY), [*RECORD_KEY], "left_semi").count()
-            )
+            own = self._meant.select(*RECORD_KEY)
+            waits = self._spark.table("pending").join(own, [*RECORD_KEY], "left_semi").count()
         if waits:
             raise LakeError(
                 f"{waits} of these timers wait, as far as has been landed, and could not fire without their payload: "
