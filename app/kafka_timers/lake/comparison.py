@@ -1,6 +1,4 @@
-"""
-Read the callback, tombstone and reply topics of a time range from Kafka, and compare them with the requests.
-"""
+"""Read the callback, tombstone and reply topics of a time range from Kafka, and compare them with the requests."""
 
 import asyncio
 import re

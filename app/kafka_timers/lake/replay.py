@@ -10,7 +10,6 @@ from kafka_timers.settings import LakeSettings
 
 __all__ = ["replayed", "synthetic_intervals", "with_fewer_ticks", "with_horizon"]
 
-_JUDGED_BY = ("horizon_s", "horizon_from")
 _SHARES = {"late_p50_s": 0.5, "late_p99_s": 0.99, "late_max_s": 1.0}
 
 
@@ -103,6 +102,7 @@ def synthetic_intervals(requests: DataFrame, first: int, last: int, every_s: int
         .groupBy("partition", end_ms)
         .agg(F.max("fence").alias("fence"))
         .withColumn("fence", F.coalesce(F.max("fence").over(before), F.lit(0)))
-        .withColumns({name: F.lit(0).cast("bigint") for name in _JUDGED_BY} | {"appended_ms": F.col("end_ms")})
+        .withColumns(dict.fromkeys(("horizon_s", "horizon_from"), F.lit(0).cast("bigint")))
+        .withColumn("appended_ms", F.col("end_ms"))
         .select("partition", *INTERVAL)
     )
