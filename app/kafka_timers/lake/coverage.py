@@ -75,11 +75,11 @@ def coverage_of(
     root, topics = root_of(settings), Topics.of(settings.topic_prefix)
     seals, positions = read(spark, root, SEALS), read_positions(spark, root, topics.requests)
     # The tables' statistics answer this without reading the tables.
-    newest = seals.agg(F.max("appended_ms")).first()
-    if newest is None or newest[0] is None or not positions:
+    [(newest_ms,)] = seals.agg(F.max("appended_ms")).collect()
+    if newest_ms is None or not positions:
         raise LakeError(f"no seal is in the lake at {root}: run `kafka-timers lake land` first")
     # The last landed second, unless the landing is far behind.
-    reached = max(newest[0] // 1000 - _SETTLES_S, now_s - _GRACE_S)
+    reached = max(newest_ms // 1000 - _SETTLES_S, now_s - _GRACE_S)
     last = min(now_s, reached if last is None else last)
     first = last - _DAY_S if first is None else first
     if first > last:
@@ -87,11 +87,11 @@ def coverage_of(
             f"the time range would begin at {first} and end at {last}, up to which seconds are over and landed: give "
             "an earlier --from, or wait"
         )
-    partitions = _partitions(seals, newest[0]) or max(positions) + 1
+    [(partitions,)] = seals.where(F.col("appended_ms") == newest_ms).agg(F.max("partitions")).collect()
+    partitions = partitions or max(positions) + 1
     landed = constant(spark, positions.items(), "partition int, position bigint")
     complete = seals.where(F.col("through").isNull()).join(F.broadcast(landed), "partition", "left")
     is_landed = F.col("fence") <= F.col("position")
-
     is_judged = is_landed & F.col("last").between(first, last)
 
     def ends(since: int) -> dict[int, Row]:
@@ -138,8 +138,3 @@ def _tell(coverage: Coverage, number: int, done: int | None, *, is_behind: bool,
         second = max(coverage.first, coverage.first if done is None else done + 1)
         detail = f"the partition {words}, timer-sealed has no more of it, and the time range ends at {coverage.last}"
         coverage.unsealed.append((number, second, detail))
-
-
-def _partitions(seals: DataFrame, newest_ms: int) -> int:
-    row = seals.where(F.col("appended_ms") == newest_ms).agg(F.max("partitions")).first()
-    return int(row[0]) if row and row[0] else 0

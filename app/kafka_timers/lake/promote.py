@@ -174,7 +174,8 @@ class Promoter:
             if self._land:
                 self._land()
             while True:
-                closed = self._closed()
+                rows = tables.read(self._spark, self._root, BUCKETS).select(*Closed._fields).collect()
+                closed = [Closed(*row) for row in rows]
                 self._tell(closed_second(closed, horizon_s))
                 bucket = next_bucket(closed, self._look().now, horizon_s, self._bucket_s)
                 if bucket is None:
@@ -355,10 +356,6 @@ class Promoter:
         if horizons_s and not any(horizons_s.values()):
             log.warning("workers have no horizon: they keep all requests themselves and drop the copies from the lake")
         return live
-
-    def _closed(self) -> list[Closed]:
-        rows = tables.read(self._spark, self._root, BUCKETS).select(*Closed._fields).collect()
-        return [Closed(*row) for row in rows]
 
     def _landed(self, ends: Mapping[int, int]) -> dict[int, int]:
         """Wait until all records below *ends* are in the tables, and return the landed offsets."""

@@ -98,8 +98,7 @@ def _read(
     seals = read(spark, root, SEALS)
     landed = read_positions(spark, root, topic)
     # The tables' statistics answer this without reading the tables.
-    newest = seals.agg(F.max("last")).first()
-    newest_s = newest[0] if newest else None
+    [(newest_s,)] = seals.agg(F.max("last")).collect()
     if newest_s is None or not landed:
         raise LakeError(f"no seal is in the lake at {root}: run `kafka-timers lake land` first")
     last = newest_s if last is None else min(last, newest_s)
