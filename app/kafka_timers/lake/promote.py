@@ -98,17 +98,10 @@ class Seen(NamedTuple):
 
 
 class _Decision(NamedTuple):
-    """
-    The facts known to the decision which requests of a bucket are to fire.
-
-    Attributes:
-        live: state of the live service.
-        known: by partition, the offset below which all records are in the tables.
-        wall_s: UNIX second in which the decision began.
-        elapsed_s: the same moment in monotonic seconds.
-    """
+    """The facts known to the decision which requests of a bucket are to fire, and the moment in which it began."""
 
     live: Live
+    # By partition, the offset below which all records are in the tables.
     known: Mapping[int, int]
     wall_s: int
     elapsed_s: float
