@@ -4,11 +4,30 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812  # the usual name
 from pyspark.sql.types import StructType
 
-from kafka_timers.lake.schema import SEALS, Table
+from kafka_timers.lake.schema import DELAYS_S, SEALS, Table, day_of
 from kafka_timers.v1.sealed_pb2 import Sealed
 
 # What is stored, and what is read from the bytes.
-SEAL_COLUMNS = StructType([*SEALS.columns, *SEALS.told])
+SEAL_COLUMNS = StructType([*SEALS.columns, *SEALS.in_bytes])
+
+
+def delay_of(second: Column, appended_ms: Column) -> Column:
+    """Return the column `delay` of a request that is due in *second*."""
+    waits_s = second - F.floor(appended_ms / 1000)
+    delay = F.lit("more")
+    for name, longest_s in reversed(DELAYS_S.items()):
+        delay = F.when(waits_s <= longest_s, name).otherwise(delay)
+    return delay
+
+
+def due_of(second: Column, delay: Column) -> Column:
+    """Return the column `due` of a row in partition *delay* that is due in *second*; days are those of UTC."""
+    day, by_year, by_month = day_of(second), delay == "more", delay == "1y"
+    return (
+        F.when(by_year, F.substring(day, 1, len("2030")))
+        .when(by_month, F.substring(day, 1, len("2030-01")))
+        .otherwise(day)
+    )
 
 
 def completed(rows: DataFrame, table: Table, **more: Column) -> DataFrame:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from lake_tables import completed
+from lake_tables import completed, delay_of, due_of
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the usual name
 
@@ -17,7 +17,7 @@ from kafka_timers.lake.audit import audit
 from kafka_timers.lake.outcomes import figures, fires, outcomes_of
 from kafka_timers.lake.proof import digest_of_record
 from kafka_timers.lake.replay import synthetic_intervals
-from kafka_timers.lake.schema import CANCEL, POSITIONS, REQUEST, REQUESTS, SEALS, delay_of, due_of
+from kafka_timers.lake.schema import CANCEL, POSITIONS, REQUEST, REQUESTS, SEALS
 from kafka_timers.lake.sealed import seals_of
 from kafka_timers.lake.tables import append, constant, read, root_of
 from kafka_timers.settings import LakeSettings

@@ -1,10 +1,10 @@
 """A lake that is made up, of requests that are parked for years, and of one bucket that is due."""
 
-from lake_tables import completed
+from lake_tables import completed, delay_of, due_of
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the usual name
 
-from kafka_timers.lake.schema import POSITIONS, REQUEST, REQUESTS, delay_of, due_of
+from kafka_timers.lake.schema import POSITIONS, REQUEST, REQUESTS
 from kafka_timers.lake.tables import append, constant
 
 DAY_S = 86_400

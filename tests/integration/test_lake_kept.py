@@ -4,12 +4,12 @@ from functools import reduce
 from pathlib import Path
 
 import pytest
-from lake_tables import completed
+from lake_tables import completed, delay_of, due_of
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from kafka_timers.lake.maintain import expire, optimize
-from kafka_timers.lake.schema import AUDIT_SECONDS, BUCKETS, POSITIONS, REJECTED, REQUESTS, SEALS, delay_of, due_of
+from kafka_timers.lake.schema import AUDIT_SECONDS, BUCKETS, POSITIONS, REJECTED, REQUESTS, SEALS
 from kafka_timers.lake.tables import append, path_of, read
 from kafka_timers.settings import LakeSettings
 

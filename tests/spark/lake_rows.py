@@ -18,7 +18,7 @@ RECORD = (
     "key binary, value binary, partition int, offset bigint, timestamp timestamp, "
     "headers array<struct<key string, value binary>>"
 )
-# Columns of `seals` that an earlier version does not know.
+# Columns of `seals` that are null, unless a test says otherwise.
 COUNTED = ("read_from", "near", "near_digest", "far", "far_digest", "cancels", "cancels_digest", "previous", "value")
 # The workers' horizon, if a test says no other.
 HORIZON_S = 2000

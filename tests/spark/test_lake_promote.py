@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from lake_rows import plan_of
+from lake_tables import delay_of, due_of
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.functions import col, count, spark_partition_id, when
 from pyspark.testing import assertDataFrameEqual
@@ -24,7 +25,6 @@ from kafka_timers.lake.copies import (
     others_in,
     with_sure,
 )
-from kafka_timers.lake.schema import delay_of, due_of
 
 DAY_S = 86_400
 # 2030-01-01 00:00:00 UTC.

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import pyarrow as pa
-from lake_tables import SEAL_COLUMNS
+from lake_tables import SEAL_COLUMNS, delay_of, due_of
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -15,7 +15,7 @@ from kafka_timers.core.sums import hash_of_record
 from kafka_timers.core.wire import FORMAT, SECOND_LIMIT, Condition, Copy, Future, Sealed
 from kafka_timers.lake.folders import folders_of
 from kafka_timers.lake.records import rejected_of, requests_of
-from kafka_timers.lake.schema import COPY, DELAYS_S, REJECTED, REQUEST, REQUESTS, delay_of, due_of
+from kafka_timers.lake.schema import COPY, DELAYS_S, REJECTED, REQUEST, REQUESTS
 from kafka_timers.lake.sealed import opened, seals_of
 from kafka_timers.v1.sealed_pb2 import Records
 

@@ -9,7 +9,6 @@ from zipimport import zipimporter
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql.types import StructType
 from pyspark.testing import assertDataFrameEqual
 
 from kafka_timers.lake.schema import BUCKETS, POSITIONS, REJECTED, REQUESTS, SEALS, Table
@@ -54,27 +53,11 @@ def test_a_table_is_made_as_it_is_told_and_stays(spark: SparkSession, root: str,
         assert made.select(*table.columns.names).schema == table.columns
         found, wanted = (
             [(each.name, each.dataType, each.metadata) for each in columns]
-            for columns in (made.schema, [*table.columns, *table.told])
+            for columns in (made.schema, [*table.columns, *table.in_bytes])
         )
         assert found == wanted
         [detail] = spark.sql(f"DESCRIBE DETAIL delta.`{path_of(root, table).replace('`', '``')}`").collect()
         assert tuple(detail.partitionColumns) == table.partitioned_by
-
-
-def test_a_table_of_an_earlier_version_gets_the_columns_that_it_lacks(spark: SparkSession, root: str) -> None:
-    """Before it is written to it is read as if it had them."""
-    old = Table("positions", StructType([column for column in POSITIONS.columns if column.name != "topic_id"]))
-    append(constant(spark, [["t", 0, 5, 100]], old.columns), root, old)
-    assert set(read(spark, root, POSITIONS).columns) == set(POSITIONS.columns.names)
-    append(constant(spark, [["t", 0, 6, 101, "a"]], POSITIONS.columns), root, POSITIONS)
-    rows = read(spark, root, POSITIONS).select("position", "topic_id").orderBy("position").collect()
-    assert [tuple(row) for row in rows] == [(5, None), (6, "a")]
-    comments = {column.name: column.metadata.get("comment") for column in read(spark, root, POSITIONS).schema}
-    assert comments == {column.name: column.metadata["comment"] for column in POSITIONS.columns}
-    # A job of the earlier version still lands beside this one.
-    writer = constant(spark, [["t", 0, 7, 102]], old.columns).write.format("delta")
-    writer.mode("append").save(path_of(root, old))
-    assert read(spark, root, POSITIONS).where("topic_id is null").count() == 2
 
 
 def test_rows_appended_again_under_their_version_are_there_once(spark: SparkSession, root: str) -> None:

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-__all__ = ["lake", "reads", "session_of", "time_range"]
+__all__ = ["WRONG", "lake", "reads", "session_of", "time_range"]
 
 log = logging.getLogger(__name__)
 
 # Exit code of a command that finds a problem.
-_WRONG = 3
+WRONG = 3
 # Exit code of `lake cancel`, `lake move` and `lake forget` if no record matches.
 _NONE = 4
 
@@ -299,7 +299,7 @@ def replay(
         click.echo(json.dumps([row.asDict() for row in rows]))
     else:
         Console().print(printed_rows(rows))
-    sys.exit(0 if all(row.asDict().get("same", True) for row in rows) else _WRONG)
+    sys.exit(0 if all(row.asDict().get("same", True) for row in rows) else WRONG)
 
 
 @lake.command()
@@ -340,14 +340,14 @@ def forecast(
     if plot and plot.suffix not in (".png", ".svg"):
         raise click.UsageError(f"--plot {plot}: give a name that ends in .png or .svg")
     spark = session_of(settings)
-    told = job.forecast(spark, settings, ahead_s=ahead_s, by=by, topic=topic, shown=show, known_rate=rate)
+    load = job.forecast(spark, settings, ahead_s=ahead_s, by=by, topic=topic, shown=show, known_rate=rate)
     if plot:
-        job.plot(told, plot)
+        job.plot(load, plot)
     if as_json:
-        lists = {name: [row.asDict() for row in getattr(told, name)] for name in ("steps", "topics", "hottest")}
-        click.echo(json.dumps({field.name: getattr(told, field.name) for field in dataclasses.fields(told)} | lists))
+        lists = {name: [row.asDict() for row in getattr(load, name)] for name in ("steps", "topics", "hottest")}
+        click.echo(json.dumps({field.name: getattr(load, field.name) for field in dataclasses.fields(load)} | lists))
     else:
-        Console().print(printed_forecast(told))
+        Console().print(printed_forecast(load))
 
 
 def _started(settings: LakeSettings) -> "SparkSession":

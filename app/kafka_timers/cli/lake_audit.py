@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 from rich.console import Console
 
-from kafka_timers.cli.lake import reads, session_of, time_range
+from kafka_timers.cli.lake import WRONG, reads, session_of, time_range
 from kafka_timers.cli.options import json_option
 from kafka_timers.cli.running import needs
 from kafka_timers.clock import HostClock
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["LAKE_AUDIT"]
 
 log = logging.getLogger(__name__)
-
-# Exit code of a command that finds a problem.
-_WRONG = 3
 
 
 @click.command()
@@ -85,7 +82,7 @@ def audit(
     settings = LakeSettings(**given)
     chain = _published_in(*chains) if chains else None
     spark, now_s = session_of(settings), int(HostClock().wall_s())
-    told = run(
+    result = run(
         spark,
         settings,
         now_s,
@@ -100,12 +97,12 @@ def audit(
         service=_service_of(settings),
     )
     if report:
-        write(told, report)
+        write(result, report)
     if as_json:
-        click.echo(json.dumps(document(told)))
+        click.echo(json.dumps(document(result)))
     else:
-        Console().print(printed(told))
-    sys.exit(_WRONG if told.kinds else bool(told.undecided))
+        Console().print(printed(result))
+    sys.exit(WRONG if result.kinds else bool(result.undecided))
 
 
 @click.command("publish-chain")
@@ -145,7 +142,7 @@ def publish_chain(file: Path, check: bool, **given: Any) -> None:
     for line in wrong:
         click.secho(line, fg="red")
     click.echo(f"{added} days published")
-    sys.exit(_WRONG if wrong else 0)
+    sys.exit(WRONG if wrong else 0)
 
 
 def _published_in(*files: TextIO) -> Mapping[tuple[int, str], Day]:

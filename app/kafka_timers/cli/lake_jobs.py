@@ -2,11 +2,12 @@
 
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import click
 
-from kafka_timers.cli.lake import session_of
+from kafka_timers.cli.lake import WRONG, session_of
 from kafka_timers.cli.options import options_of
 from kafka_timers.cli.running import needs
 from kafka_timers.clock import HostClock
@@ -14,20 +15,17 @@ from kafka_timers.lake.settings import RunningSettings
 
 __all__ = ["LAKE_JOBS"]
 
-# Exit code of a command that finds a problem.
-_WRONG = 3
+
+def _every(default_s: float, text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the option for the time from one round to the next."""
+    kind = click.FloatRange(min=0.1)
+    return click.option("--every-s", type=kind, default=default_s, show_default=True, help=text)
 
 
 @click.command()
 @options_of(RunningSettings)
 @click.option("--once", is_flag=True, help="land the records that the topics have now, and end")
-@click.option(
-    "--every-s",
-    type=click.FloatRange(min=0.1),
-    default=10.0,
-    show_default=True,
-    help="seconds from the start of one batch to the start of the next",
-)
+@_every(10.0, "seconds from the start of one batch to the start of the next")
 @click.option("--skip-lost", is_flag=True, help="give up records that a topic has dropped before they were landed")
 @click.option(
     "--same-records",
@@ -80,13 +78,7 @@ def land(
 @options_of(RunningSettings)
 @click.option("--once", is_flag=True, help="promote the buckets that have come within the horizon, and end")
 @click.option("--land", "lands", is_flag=True, help="land first, as `lake land --once` does")
-@click.option(
-    "--every-s",
-    type=click.FloatRange(min=0.1),
-    default=60.0,
-    show_default=True,
-    help="seconds from one look for the next bucket to the one after it",
-)
+@_every(60.0, "seconds from one look for the next bucket to the one after it")
 @click.option(
     "--bucket-s",
     type=click.IntRange(min=1),
@@ -128,7 +120,7 @@ def promote(once: bool, lands: bool, every_s: float, bucket_s: int | None, wait_
         metrics=metrics,
     )
     if once:
-        sys.exit(_WRONG if promoter.catch_up() else 0)
+        sys.exit(WRONG if promoter.catch_up() else 0)
     with served_by_thread(Probes(settings.host, settings.port, metrics.registry, list, lambda: promoter.problems)):
         promoter.keep_on(every_s)
 

@@ -106,12 +106,12 @@ def kept_lines(kept: "Kept") -> Iterator[str]:
         more = f" and {len(offsets) - _SHOWN} more" if len(offsets) > _SHOWN else ""
         places = ", ".join(map(str, offsets[:_SHOWN]))
         yield f"Kafka still has the requests in partition {partition} at offsets {places}{more}"
-    for topic, setting in kept.topics.items():
+    for topic, settings in kept.topics.items():
         name = printable(topic.encode())
-        if setting is None:
+        if settings is None:
             yield f"callbacks: topic {name} is gone"
             continue
-        ms, policy = setting
+        ms, policy = settings
         kept_for = "without limit" if int(ms) < 0 else f"for {int(ms) / 86_400_000:g} days"
         if "delete" not in policy:
             kept_for = "until a later one with their key or a tombstone"

@@ -45,7 +45,13 @@ The lake: jobs on Spark and Delta tables, for everything that need not be accura
     plots       shared parts of their plots
 
 A job computes with functions DataFrame → DataFrame that know neither Kafka nor a session. A thin shell around them
-reads and writes.
+reads and writes. These names mean the same everywhere, so docstrings do not repeat them:
+
+    requests, seals …       a frame with rows of this table: all of them, or those in question
+    intervals, outcomes     a frame with rows of `outcomes.intervals_of` and `outcomes.outcomes_of`
+    callbacks               a frame with rows of `received.callbacks_of`
+    first, last             UNIX seconds, in which a time range begins and ends
+    keep                    computes and caches a frame, see `time_range.TimeRange`
 """
 
 from typing import TYPE_CHECKING

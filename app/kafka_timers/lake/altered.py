@@ -2,7 +2,8 @@
 Find rows of `requests` that differ from the records that they were made of.
 
 A row keeps the bytes of its record, and its other columns follow from these. A changed column shows when the bytes are
-judged again. Changed bytes show by the digest of the record, which is part of the sums in the seals.
+judged again. Changed bytes show by the digest of the record, which is part of the sums in the seals. Findings have the
+columns `schema.FINDING`, and the kind altered.
 """
 
 from functools import reduce
@@ -11,47 +12,35 @@ from operator import or_
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from kafka_timers.lake.proof import digest_of_record, is_altered
+from kafka_timers.lake.proof import digest_of_record, has_own_digest
 from kafka_timers.lake.records import requests_of
-from kafka_timers.lake.schema import COPY, REQUESTS
+from kafka_timers.lake.schema import COPY, RECORD_KEY, REQUESTS, about_records
 
 __all__ = ["altered_records", "altered_rows"]
-
-_REQUEST = ("partition", "offset")
 
 
 def altered_records(requests: DataFrame) -> DataFrame:
     """
-    Return a finding for each row of *requests* whose key, value or headers do not match its digest.
+    Return a finding for each row of `requests` whose key, value, headers or append time do not match its digest.
 
-    Args:
-        requests: rows of `requests`. Those for which this is not known are skipped, see `is_altered`.
-
-    Returns:
-        kind string (altered), partition int, offset bigint, second bigint, detail string.
+    Copies and forgotten rows are skipped: they have no bytes.
     """
-    wrong = requests.where(is_altered())
+    wrong = requests.where(has_own_digest() & (digest_of_record() != F.col("digest")))
     return _findings(wrong, F.lit("its key, value, headers or append time are not those of the record that was landed"))
 
 
 def altered_rows(requests: DataFrame, partitions: int) -> DataFrame:
     """
-    Return a finding for each row of *requests* with a column that does not follow from the bytes of its record.
+    Return a finding for each row of `requests` with a column that does not follow from the bytes of its record.
 
-    This judges each record again as the landing did, and takes as long.
-
-    Args:
-        requests: as in `altered_records`. Rows with changed bytes are skipped, because that function finds them.
-        partitions: number of partitions of timer-request.
-
-    Returns:
-        kind string (altered), partition int, offset bigint, second bigint, detail string.
+    This judges each record again as the landing did, and takes as long. Rows with changed bytes are skipped, because
+    `altered_records` finds them. *partitions* is the number of partitions of timer-request.
     """
     known = requests.where((F.col("kind") != COPY) & (digest_of_record() == F.col("digest")))
     records = known.withColumn("timestamp", F.timestamp_millis("appended_ms"))
-    names = [name for name in REQUESTS.columns.names if name not in (*_REQUEST, "appended_ms", "value")]
-    anew = requests_of(records, partitions).select(*_REQUEST, *(F.col(name).alias(f"anew_{name}") for name in names))
-    both = known.join(anew, [*_REQUEST])
+    names = [name for name in REQUESTS.columns.names if name not in (*RECORD_KEY, "appended_ms", "value")]
+    anew = requests_of(records, partitions).select(*RECORD_KEY, *(F.col(name).alias(f"anew_{name}") for name in names))
+    both = known.join(anew, [*RECORD_KEY])
     differs: dict[str, Column] = {name: ~F.col(name).eqNullSafe(F.col(f"anew_{name}")) for name in names}
     other = F.array_join(F.array(*(F.when(each, F.lit(name)) for name, each in differs.items())), ", ")
     wrong = both.where(reduce(or_, differs.values())).withColumn("names", other)
@@ -60,4 +49,4 @@ def altered_rows(requests: DataFrame, partitions: int) -> DataFrame:
 
 def _findings(wrong: DataFrame, detail: Column) -> DataFrame:
     second = F.coalesce("second", F.floor(F.col("appended_ms") / 1000))
-    return wrong.select(F.lit("altered").alias("kind"), *_REQUEST, second.alias("second"), detail.alias("detail"))
+    return about_records(wrong, "altered", detail, second)

@@ -6,24 +6,21 @@ cancelled or moved has not fired, and a timer with the answer `TOO_LATE` has. `U
 may have been forgotten. The headers of an answer say all of this.
 """
 
+from functools import reduce
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from kafka_timers.core.wire import ANSWER_HEADER
 from kafka_timers.lake.received import place_in, text_in
-from kafka_timers.lake.schema import CANCEL, REQUEST
+from kafka_timers.lake.schema import CANCEL, RECORD_KEY, REQUEST, about_records
 
 __all__ = ["answer_findings", "answers_of"]
-
-_REQUEST = ("partition", "offset")
 
 
 def answers_of(records: DataFrame) -> DataFrame:
     """
-    Return the answers among the records of reply topics.
-
-    Args:
-        records: as in `callbacks_of`.
+    Return the answers among the records of reply topics, which are as in `callbacks_of`.
 
     Returns:
         partition int and offset bigint of the answered record, topic string, at_ms bigint, outcome string, and
@@ -32,7 +29,7 @@ def answers_of(records: DataFrame) -> DataFrame:
     (partition, offset), (about_partition, about_offset) = (
         place_in(f"{ANSWER_HEADER}-{name}") for name in ("to", "request")
     )
-    told = records.select(
+    answers = records.select(
         partition.alias("partition"),
         offset.alias("offset"),
         "topic",
@@ -41,7 +38,7 @@ def answers_of(records: DataFrame) -> DataFrame:
         about_partition.alias("about_partition"),
         about_offset.alias("about_offset"),
     )
-    return told.where(F.col("offset").isNotNull() & F.col("outcome").isNotNull())
+    return answers.where(F.col("offset").isNotNull() & F.col("outcome").isNotNull())
 
 
 def answer_findings(
@@ -55,17 +52,14 @@ def answer_findings(
 
     Args:
         answers: rows of `answers_of`, of the time range and some time around it.
-        requests: rows of `requests` in force, with all records of the timer ids in question.
-        outcomes: rows of `outcomes_of` for these requests.
-        intervals: intervals that the outcomes were computed from.
-        first: UNIX second in which the time range begins.
-        last: UNIX second in which it ends.
+        requests: those in force, with all records of the timer ids in question.
+        outcomes: those of these requests.
 
     Returns:
-        kind string (answer), partition int, offset bigint (of the record that asked), second bigint, detail string.
+        findings of the kind answer about the record that asked, with the columns `schema.FINDING`.
     """
     named = requests.where(F.col("kind").isin(REQUEST, CANCEL)).select(
-        *_REQUEST, "kind", "appended_ms", "first_ms", F.col("asks.reply_topic").alias("reply_topic")
+        *RECORD_KEY, "kind", "appended_ms", "first_ms", F.col("asks.reply_topic").alias("reply_topic")
     )
     about = outcomes.select(
         F.col("partition").alias("about_partition"),
@@ -77,7 +71,7 @@ def answer_findings(
     asked_s = F.floor(F.col("at_ms") / 1000)
     given = answers.where(asked_s.between(first, last))
     both = given.join(about, ["about_partition", "about_offset"], "left")
-    both = both.join(named.select(*_REQUEST, "kind"), [*_REQUEST], "left")
+    both = both.join(named.select(*RECORD_KEY, "kind"), [*RECORD_KEY], "left")
     says = F.col("outcome")
     untrue = F.coalesce(
         F.when(
@@ -107,9 +101,9 @@ def answer_findings(
         .join(F.broadcast(begins), "reply_topic")
         .join(F.broadcast(passed), "partition")
         .where((F.col("appended_ms") >= F.col("since_ms")) & (F.col("offset") < F.col("passed")))
-        .join(answers.select(*_REQUEST), [*_REQUEST], "anti")
+        .join(answers.select(*RECORD_KEY), [*RECORD_KEY], "anti")
         .withColumn("second", F.floor(F.col("appended_ms") / 1000))
         .withColumn("detail", F.format_string("no answer in %s", "reply_topic"))
     )
-    columns = (F.lit("answer").alias("kind"), *_REQUEST, "second", "detail")
-    return wrong.select(*columns).unionByName(silent.select(*columns)).distinct()
+    found = (about_records(rows, "answer", F.col("detail")) for rows in (wrong, silent))
+    return reduce(DataFrame.unionByName, found).distinct()

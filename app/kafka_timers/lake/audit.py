@@ -7,6 +7,7 @@ or are reported as undecided. The audit lists everything that it does not check.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import NamedTuple
 
 import pyspark
@@ -32,7 +33,7 @@ from kafka_timers.lake.findings import (
 from kafka_timers.lake.outcomes import last_second
 from kafka_timers.lake.proof import broken_links, counted_between, records_in, tallied, unread
 from kafka_timers.lake.publish import changed_days, unpublished
-from kafka_timers.lake.schema import AUDIT_FINDINGS, AUDIT_SECONDS, REQUESTS, SEALS, due_of
+from kafka_timers.lake.schema import AUDIT_FINDINGS, AUDIT_SECONDS, REQUESTS, SEALS, day_of
 from kafka_timers.lake.service import Service
 from kafka_timers.lake.tables import append, read, read_rejected, root_of
 from kafka_timers.lake.time_range import TimeRange, time_range_of
@@ -54,16 +55,10 @@ class Audit:
 
     Attributes:
         audited_s: UNIX second in which the audit began; names its rows in the tables.
-        first: UNIX second in which the time range begins.
-        last: UNIX second in which it ends.
-        partitions: number of partitions of the service.
-        sealed: first and last judged second of the time range, by partition.
-        undecided: questions that could not be decided, each as a sentence.
+        first, last: see `Coverage`, like partitions, sealed and undecided.
         unchecked: checks that were left out, each as a sentence.
         seals: number of judged seals; the slices of one second count as one.
-        due: number of timers to judge, by the requests: fired + rejected.
-        fired: see *due*.
-        rejected: see *due*.
+        due: number of timers to judge, by the requests: *fired* + *rejected*.
         late: number of timers in *due* whose requests were read after their second had been scanned.
         kinds: number of findings by kind.
         findings: the first findings: kind, partition, offset, second, detail.
@@ -73,9 +68,9 @@ class Audit:
         course: one row for each point, from the seals: at (UNIX second), fired, lateness_p99_ms, lateness_max_ms.
         found: one row for each point with findings: at, findings.
         prefix: prefix of the service's topics.
-        cluster: id of the Kafka cluster; empty if no broker has told it.
+        cluster: id of the Kafka cluster; empty if no broker answers.
         lake: root of the tables.
-        versions: versions of kafka-timers and of Spark.
+        versions: those of kafka-timers and of Spark.
     """
 
     audited_s: int
@@ -112,13 +107,6 @@ class _Wanted(NamedTuple):
     chain: Mapping[tuple[int, str], Day] | None
 
 
-class _Told(NamedTuple):
-    """Results of judging that are in no table, see `Audit`."""
-
-    lateness: Sequence[Row] | None
-    unchecked: list[str]
-
-
 def audit(
     spark: SparkSession,
     settings: LakeSettings,
@@ -138,8 +126,6 @@ def audit(
     Judge the seals of a time range, and append the result to `audit_seconds` and `audit_findings`.
 
     Args:
-        spark: session to use.
-        settings: settings with the lake and the brokers.
         now_s: UNIX seconds by the host's clock; names the audit.
         first: UNIX second in which the time range begins; None for a day before its end.
         last: UNIX second in which it ends; None for the last landed second.
@@ -159,7 +145,7 @@ def audit(
     first, last = coverage.first, coverage.last
     with time_range_of(spark, settings, first, last, may_be_empty=True) as within:
         wanted = _Wanted(callbacks or batches, batches, late_ms, rows, chain)
-        told = _judge(spark, settings, within, coverage, now_s, wanted)
+        lateness, unchecked = _judge(spark, settings, within, coverage, now_s, wanted)
     # Read back from the tables, so that it is not computed again.
     seconds, findings = (
         read(spark, root_of(settings), table).where(F.col("audited_s") == now_s)
@@ -178,13 +164,13 @@ def audit(
         first=first,
         last=last,
         partitions=coverage.partitions,
-        sealed=dict(coverage.sealed),
+        sealed=coverage.sealed,
         undecided=coverage.undecided,
-        unchecked=told.unchecked,
+        unchecked=unchecked,
         **sums.asDict(),
         kinds={row["kind"]: row["count"] for row in findings.groupBy("kind").count().orderBy("kind").collect()},
         findings=findings.orderBy("second", "partition", "offset", "kind").limit(shown).collect(),
-        lateness=told.lateness,
+        lateness=lateness,
         step_s=step_s,
         course=course.agg(F.sum("fired").alias("fired"), *(F.max(each).alias(each) for each in _LATENESS))
         .orderBy("at")
@@ -204,8 +190,8 @@ def _judge(
     coverage: Coverage,
     now_s: int,
     wanted: _Wanted,
-) -> _Told:
-    """Append the results for each seal, and the findings; return the results that are in no table."""
+) -> tuple[Sequence[Row] | None, list[str]]:
+    """Append the results for each seal, and the findings; return lateness and unchecked, see `Audit`."""
     root, name = root_of(settings), F.lit(now_s).cast("bigint")
     outcomes = within.outcomes()
     if wanted.callbacks:
@@ -214,37 +200,36 @@ def _judge(
     settled_ms = (within.sealed.agg(F.max("appended_ms")).collect()[0][0] or 0) - _SETTLED_MS
     in_range = within.sealed.where(F.col("last") >= within.first)
     seconds = checked(in_range, figures, settled_ms)
-    seconds = within.keep(seconds.withColumns({"audited_s": name, "day": due_of(F.col("last"), F.lit("day"))}))
+    seconds = within.keep(seconds.withColumns({"audited_s": name, "day": day_of(F.col("last"))}))
     append(seconds, root, AUDIT_SECONDS)
 
-    told = _Told(None, _unchecked(coverage, wanted))
-    findings = gaps(within.sealed).where(F.col("second") >= within.first)
-    findings = findings.unionByName(coverage.findings(spark))
-    in_time = outcomes.where(F.col("sealed_in") >= within.first)
+    lateness, unchecked = None, _unchecked(coverage, wanted)
     rejected = read_rejected(spark, root, Topics.of(settings.topic_prefix).requests)
     refused = within.refused().where(F.col("sealed_in") >= within.first)
-    findings = findings.unionByName(unrejected(refused, rejected, settled_ms))
-    for more in _proof_of(spark, root, within, coverage.partitions if wanted.rows else None):
-        findings = findings.unionByName(more)
+    findings = [
+        gaps(within.sealed).where(F.col("second") >= within.first),
+        coverage.findings(spark),
+        unrejected(refused, rejected, settled_ms),
+        *_proof_of(spark, root, within, coverage.partitions if wanted.rows else None),
+    ]
     if wanted.chain:
-        seals = read(spark, root, SEALS)
-        findings = findings.unionByName(changed_days(seals, wanted.chain, coverage.first, coverage.last))
+        findings.append(changed_days(read(spark, root, SEALS), wanted.chain, coverage.first, coverage.last))
     if wanted.late_ms is not None:
-        findings = findings.unionByName(late_seals(in_range, wanted.late_ms))
+        findings.append(late_seals(in_range, wanted.late_ms))
     if not seconds.where(~F.col("ok")).isEmpty():
-        findings = findings.unionByName(seal_findings(seconds, outcomes))
+        findings.append(seal_findings(seconds, outcomes))
     is_due = last_second(F.col("end_ms")).between(within.first, within.last)
     if not figures.where(F.col("fence").isNull() & is_due).isEmpty():
-        findings = findings.unionByName(unpromoted(in_time))
+        findings.append(unpromoted(outcomes.where(F.col("sealed_in") >= within.first)))
     if wanted.callbacks:
         came = Comparison(spark, settings, within, outcomes, coverage)
-        for more in came.findings(wanted.late_ms, batches=wanted.batches):
-            findings = findings.unionByName(more)
-        told = _Told(came.lateness, [*told.unchecked, *came.unchecked])
+        findings += came.findings(wanted.late_ms, batches=wanted.batches)
+        lateness, unchecked = came.lateness, [*unchecked, *came.unchecked]
     # A changed row may have no second.
     second = F.coalesce("second", F.lit(within.first))
-    append(findings.withColumns({"audited_s": name, "second": second}), root, AUDIT_FINDINGS)
-    return told
+    found = reduce(DataFrame.unionByName, findings)
+    append(found.withColumns({"audited_s": name, "second": second}), root, AUDIT_FINDINGS)
+    return lateness, unchecked
 
 
 def _proof_of(spark: SparkSession, root: str, within: TimeRange, partitions: int | None) -> Iterator[DataFrame]:
@@ -268,19 +253,19 @@ def _proof_of(spark: SparkSession, root: str, within: TimeRange, partitions: int
 
 def _unchecked(coverage: Coverage, wanted: _Wanted) -> list[str]:
     """Return the checks that are left out, for any content of the topics."""
-    told = [
+    sentences = [
         f"the seconds of partition {number} before {since}: no seal of them is in the lake"
         for number, (since, _) in sorted(coverage.sealed.items())
         if since > coverage.first
     ]
     if not wanted.callbacks:
-        told.append("callbacks, tombstones and answers: give --callbacks")
+        sentences.append("callbacks, tombstones and answers: give --callbacks")
     if not wanted.batches:
-        told.append("callback topics against the SHA-256 of what was sent: give --batches")
+        sentences.append("callback topics against the SHA-256 of what was sent: give --batches")
     if not wanted.rows:
-        told.append("the columns of each request against its bytes: give --rows")
+        sentences.append("the columns of each request against its bytes: give --rows")
     if wanted.chain is None:
-        told.append("the seals against a published chain: give --chain")
+        sentences.append("the seals against a published chain: give --chain")
     else:
-        told += unpublished(wanted.chain, coverage.partitions, coverage.first, coverage.last)
-    return told
+        sentences += unpublished(wanted.chain, coverage.partitions, coverage.first, coverage.last)
+    return sentences

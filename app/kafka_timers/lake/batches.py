@@ -8,7 +8,7 @@ difference, not even together with its request.
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -21,32 +21,19 @@ from kafka_timers.errors import WireError
 from kafka_timers.lake.arrow import record_batch
 from kafka_timers.lake.outcomes import fires
 from kafka_timers.lake.received import naming_requests
-from kafka_timers.lake.schema import FINDING
+from kafka_timers.lake.schema import FINDING, SEAL_KEY
 
 __all__ = ["batch_findings", "sent_with"]
 
-_SEAL = ("partition", "end_ms", "fence")
 _SENT = "partition int, end_ms bigint, fence bigint, at_offset bigint, topic string, sent binary"
-_GROUP = (*_SEAL, "topic")
+_GROUP = (*SEAL_KEY, "topic")
 # Of a batch that is only hashed.
 _ANY_SIZE = 1 << 30
 
 
-class _Name(NamedTuple):
-    """The records that left with a seal, slices included, for one topic."""
-
-    partition: int
-    end_ms: int
-    fence: int
-    topic: str
-
-
 def sent_with(seals: DataFrame) -> DataFrame:
     """
-    Return the batches that *seals* name.
-
-    Args:
-        seals: rows of `seals`, slices included.
+    Return the batches that *seals*, slices included, name.
 
     Returns:
         partition int, end_ms bigint, fence bigint, at_offset bigint: the offset of the seal; topic string and sent
@@ -65,21 +52,21 @@ def batch_findings(
 
     Args:
         sent: rows of `sent_with`. Seals that name none are skipped.
-        outcomes: rows of `outcomes_of` for all requests that these seals have counted.
+        outcomes: those of all requests that these seals have counted.
         records: as in `callbacks_of`.
         complete: partition int, end_ms bigint, fence bigint of the complete seals to judge.
         topics: topics to judge; they must have all of their records.
 
     Returns:
-        kind string (batches), partition int, offset bigint (null), second bigint, detail string.
+        findings of the kind batches, with the columns `schema.FINDING`.
     """
-    judged = complete.select(*_SEAL).join(sent.where(F.col("topic").isNull()), [*_SEAL], "left_anti")
+    judged = complete.select(*SEAL_KEY).join(sent.where(F.col("topic").isNull()), [*SEAL_KEY], "left_anti")
     is_judged = F.col("topic").isin(list(topics))
-    wanted = sent.where(is_judged).join(judged, [*_SEAL], "left_semi")
+    wanted = sent.where(is_judged).join(judged, [*SEAL_KEY], "left_semi")
     fired = fires(outcomes).where(F.col("reason").isNull())
     fired = fired.select("partition", "offset", F.col("sealed_ms").alias("end_ms"), "fence")
     came = naming_requests(records).where(is_judged).join(fired, ["partition", "offset"])
-    came = came.join(judged, [*_SEAL], "left_semi")
+    came = came.join(judged, [*SEAL_KEY], "left_semi")
     came = came.select(*_GROUP, "at_partition", "at_offset", "key", "value", "headers")
     both = wanted.unionByName(came, allowMissingColumns=True)
     # Null comes first: the names of the batches before the records.
@@ -111,15 +98,14 @@ def _compared(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     name, judged = None, _Judged()
 
     def judge() -> None:
-        if name and (detail := judged.difference()):
-            second = (name.end_ms - 1) // 1000
-            found.append(
-                ("batches", name.partition, None, second, f"the records in {name.topic} of this seal {detail}")
-            )
+        if name and (difference := judged.difference()):
+            partition, end_ms, _, topic = name
+            detail = f"the records in {topic} of this seal {difference}"
+            found.append(("batches", partition, None, (end_ms - 1) // 1000, detail))
 
     for batch in batches:
         for row in batch.to_pylist():
-            here = _Name(*(row[each] for each in _GROUP))
+            here = tuple(row[each] for each in _GROUP)
             if here != name:
                 judge()
                 name, judged = here, _Judged()

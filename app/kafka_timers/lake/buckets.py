@@ -38,8 +38,6 @@ class Bucket(NamedTuple):
     Seconds that are promoted together.
 
     Attributes:
-        first: first UNIX second of the bucket.
-        last: last UNIX second of the bucket.
         far_s: seconds; a request that waits longer may have been left to the lake.
     """
 
@@ -59,13 +57,7 @@ class Closed(NamedTuple):
 
 
 def closed_second(closed: Sequence[Closed], horizon_s: int) -> int:
-    """
-    Return the last second up to which nothing is left to promote; 0 if there is none.
-
-    Args:
-        closed: all rows of `buckets`.
-        horizon_s: horizon of the lake in seconds.
-    """
+    """Return the last second up to which nothing is left to promote, by all rows of `buckets`; 0 if there is none."""
     if not closed:
         return 0
     last = max(closed, key=_age)
@@ -88,8 +80,8 @@ def next_bucket(closed: Sequence[Closed], now: int, horizon_s: int, bucket_s: in
     Args:
         closed: all rows of `buckets`.
         now: second of the last tick.
-        horizon_s: horizon of the lake in seconds.
-        bucket_s: length of a bucket in seconds.
+        horizon_s: horizon of the lake.
+        bucket_s: length of a bucket.
     """
     rows, done = sorted(closed, key=_age), closed_second(closed, horizon_s)
     whole = (now + horizon_s - SKEW_S - 1 - done) // bucket_s
@@ -117,11 +109,7 @@ def lies_in(bucket: Bucket) -> Column:
 
 
 def far_requests(requests: DataFrame, bucket: Bucket) -> DataFrame:
-    """
-    Return the rows of `requests` that are far and due in *bucket*, with any outcome.
-
-    The amount of data read depends on the requests due in the bucket's days, months and years.
-    """
+    """Return the *requests* that are far and due in *bucket*, with any outcome."""
     return requests.where(
         lies_in(bucket)
         & (F.col("kind") == REQUEST)
@@ -137,10 +125,8 @@ def left_to_the_lake(far: DataFrame, seals: DataFrame) -> DataFrame:
     Requests that workers held when their horizon changed stayed with them and fired from then on. This matters only for
     requests due before now: the held ones lie below the new horizon_from, and none of those is pending any more.
 
-    Args:
-        far: rows of `requests`.
-        seals: partition int, end_ms bigint, horizon_s bigint, horizon_from bigint of all seals. In a partition without
-            seals, workers hold nothing.
+    *seals* are all seals: partition int, end_ms bigint, horizon_s bigint, horizon_from bigint. In a partition without
+    any, workers hold nothing.
     """
     horizons = seals.groupBy("partition", "horizon_from", "horizon_s").agg(F.max("end_ms").alias("end_ms"))
     horizons = horizons.groupBy("partition").agg(

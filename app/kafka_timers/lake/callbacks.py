@@ -2,13 +2,14 @@
 Find faults of callbacks: compare each received callback with the request that it names in a header.
 
 A callback is compared by one number, which is landed with its request (`core.digests`). A callback of the time range
-that names no request due to fire in it is looked up in the whole lake: an early one may be due in years.
+that names no request due to fire in it is looked up in the whole lake: an early one may be due in years. Findings have
+the columns `schema.FINDING`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from kafka_timers.core.callbacks import Shown
@@ -16,7 +17,7 @@ from kafka_timers.core.wire import TOKEN_HEADER, callback_headers, future_from
 from kafka_timers.lake.arrow import record_batch
 from kafka_timers.lake.outcomes import due_ms, fires
 from kafka_timers.lake.received import naming_requests
-from kafka_timers.lake.schema import FINDING, REQUEST, asked_ms
+from kafka_timers.lake.schema import FINDING, RECORD_KEY, REQUEST, about_records, asked_ms
 from kafka_timers.lake.tables import constant
 
 __all__ = [
@@ -30,7 +31,6 @@ __all__ = [
     "tombstone_findings",
 ]
 
-_REQUEST = ("partition", "offset")
 # Callbacks of the last seal before the time range come up to this far into it, and clocks differ.
 _EDGE_MS = 60_000
 
@@ -45,17 +45,14 @@ def callback_findings(
     Return the faults of the callbacks that were due to fire in a time range.
 
     Args:
-        outcomes: rows of `outcomes_of` for all requests that are due or sealed in the time range.
-        callbacks: rows of `received.callbacks_of`, of the time range and some time around it.
+        outcomes: those of all requests that are due or sealed in the time range.
+        callbacks: those of the time range and some time around it.
         partitions: number of partitions by callback topic. For other topics, partitions are not checked.
-        first: UNIX second in which the time range begins.
-        last: UNIX second in which it ends.
 
     Returns:
-        kind string (missing, doubled, early, stale-version, unexpected, content or partition), partition int, offset
-        bigint, second bigint, detail string.
+        findings of the kinds missing, doubled, early, stale-version, unexpected, content and partition.
     """
-    received = callbacks.groupBy(*_REQUEST).agg(
+    received = callbacks.groupBy(*RECORD_KEY).agg(
         F.count(F.lit(1)).alias("times"),
         F.collect_set("hash").alias("hashes"),
         F.min(F.struct("at_ms", "topic", "second", "at_partition", "key_hash", "by_worker")).alias("seen"),
@@ -93,7 +90,7 @@ def callback_findings(
             said("callback in partition %d of %s, and partition %d was to have it", at, seen_in, wanted_at),
         ),
     ]
-    told = F.array(
+    faults = F.array(
         *(
             F.when(is_so, F.struct(F.lit(kind).alias("kind"), detail.alias("detail")))
             for kind, is_so, detail in findings
@@ -101,63 +98,42 @@ def callback_findings(
     )
     return (
         outcomes.where(F.col("sealed_in").between(first, last))
-        .join(received, [*_REQUEST], "left")
+        .join(received, [*RECORD_KEY], "left")
         .join(F.broadcast(counts), "topic", "left")
-        .select(*_REQUEST, F.coalesce("second", "sealed_in").alias("second"), F.explode(told).alias("told"))
-        .where(F.col("told").isNotNull())
-        .select("told.kind", *_REQUEST, "second", "told.detail")
+        .select(*RECORD_KEY, F.coalesce("second", "sealed_in").alias("second"), F.explode(faults).alias("fault"))
+        .where(F.col("fault").isNotNull())
+        .select("fault.kind", *RECORD_KEY, "second", "fault.detail")
     )
 
 
 def disordered(outcomes: DataFrame, callbacks: DataFrame) -> DataFrame:
     """
-    Return a finding for each callback that lies behind one of a later request of the same moment.
+    Return a finding (order) for each of *callbacks* that lies behind one of a later request of the same moment.
 
     Only callbacks with the same seal, moment, topic and partition are compared. Skipped are doubled callbacks and those
     of far requests, which may come back from the lake when others of their moment are already built.
-
-    Args:
-        outcomes: rows of `outcomes_of` to judge.
-        callbacks: rows of `received.callbacks_of`.
-
-    Returns:
-        kind string (order), partition int, offset bigint, second bigint, detail string.
     """
-    once = callbacks.groupBy(*_REQUEST).agg(
+    once = callbacks.groupBy(*RECORD_KEY).agg(
         F.count(F.lit(1)).alias("times"), F.min(F.struct("topic", "at_partition", "at_offset")).alias("seen")
     )
     due = fires(outcomes).where(F.col("reason").isNull() & ~F.col("far"))
-    came = due.drop("topic").join(once.where("times = 1").select(*_REQUEST, "seen.*"), [*_REQUEST])
+    came = due.drop("topic").join(once.where("times = 1").select(*RECORD_KEY, "seen.*"), [*RECORD_KEY])
     alike = Window.partitionBy("partition", "sealed_ms", "fence", "second", "millis", "topic", "at_partition")
-    before = F.lag("offset").over(alike.orderBy("at_offset"))
-    return (
-        came.withColumn("before", before)
-        .where(F.col("before") > F.col("offset"))
-        .select(
-            F.lit("order").alias("kind"),
-            *_REQUEST,
-            "second",
-            F.format_string("callback in %s behind that of request %d:%d", "topic", "partition", "before").alias(
-                "detail"
-            ),
-        )
-    )
+    behind = came.withColumn("before", F.lag("offset").over(alike.orderBy("at_offset"))).where("before > offset")
+    detail = F.format_string("callback in %s behind that of request %d:%d", "topic", "partition", "before")
+    return about_records(behind, "order", detail)
 
 
 def differences(findings: DataFrame, records: DataFrame, requests: DataFrame) -> DataFrame:
     """
-    Return the *findings* of the kind content, each with the parts that differ.
+    Return the *findings*, which are of the kind content, each with the parts that differ.
 
-    Args:
-        findings: rows of `callback_findings`.
-        records: as in `callbacks_of`.
-        requests: the table; its values are read.
+    *records* are as in `callbacks_of`. The values of *requests* are read.
     """
     parts = F.struct("topic", "key", "value", "headers")
-    came = naming_requests(records).select(*_REQUEST, parts.alias("came"))
-    asked = requests.where(F.col("kind") == REQUEST).select(*_REQUEST, F.col("value").alias("asked"))
-    wrong = F.broadcast(findings.where(F.col("kind") == "content"))
-    return wrong.join(came, [*_REQUEST]).join(asked, [*_REQUEST]).mapInArrow(_compared, FINDING)
+    came = naming_requests(records).select(*RECORD_KEY, parts.alias("came"))
+    asked = requests.where(F.col("kind") == REQUEST).select(*RECORD_KEY, F.col("value").alias("asked"))
+    return F.broadcast(findings).join(came, [*RECORD_KEY]).join(asked, [*RECORD_KEY]).mapInArrow(_compared, FINDING)
 
 
 def _compared(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -183,41 +159,32 @@ def _differing(row: Mapping[str, object]) -> list[str]:
     headers = [(key, value.encode() if isinstance(value, str) else value) for key, value in wanted]
     found = [(each["key"], each["value"]) for each in came["headers"]]
     tokens = [[value for key, value in some if key == TOKEN_HEADER] for some in (headers, found)]
-    told = {
+    differs = {
         "key": came["key"] != shown.key,
         "value": came["value"] != shown.value,
         "token": tokens[0] != tokens[1],
         "headers": [each for each in headers if each[0] != TOKEN_HEADER]
         != [each for each in found if each[0] != TOKEN_HEADER],
     }
-    return [part for part, is_other in told.items() if is_other]
+    return [part for part, is_other in differs.items() if is_other]
 
 
 def tombstone_findings(outcomes: DataFrame, tombstones: DataFrame, kept: Iterable[str]) -> DataFrame:
     """
-    Return the faults of the tombstones of timers that were due to fire.
+    Return the faults (content) of the *tombstones* of timers that were due to fire by *outcomes*.
 
-    Args:
-        outcomes: rows of `outcomes_of` to judge.
-        tombstones: rows of `tombstones_of`.
-        kept: topics that keep each tombstone. Compaction deletes a tombstone once a later record has its key.
-
-    Returns:
-        kind string (content), partition int, offset bigint, second bigint, detail string.
+    *kept* are the topics that keep each tombstone. Compaction deletes a tombstone once a later record has its key.
     """
     wanted = fires(outcomes).where(F.col("reason").isNull() & F.col("asks.tombstone_topic").isNotNull())
-    came = tombstones.groupBy(*_REQUEST).agg(F.collect_set(F.struct("topic", "hash")).alias("came"))
-    both = wanted.join(came, [*_REQUEST], "left")
+    came = tombstones.groupBy(*RECORD_KEY).agg(F.collect_set(F.struct("topic", "hash")).alias("came"))
+    both = wanted.join(came, [*RECORD_KEY], "left")
     topic = F.col("asks.tombstone_topic")
     is_other = F.exists("came", lambda each: (each["topic"] != topic) | (each["hash"] != F.col("asks.tombstone")))
     detail = F.when(is_other, F.format_string("its tombstone is not the one that was asked for in %s", topic)).when(
         F.col("came").isNull() & topic.isin(list(kept)), F.format_string("no tombstone in %s", topic)
     )
-    return (
-        both.withColumn("detail", detail)
-        .where(F.col("detail").isNotNull())
-        .select(F.lit("content").alias("kind"), *_REQUEST, "second", "detail")
-    )
+    wrong = both.withColumn("detail", detail).where(F.col("detail").isNotNull())
+    return about_records(wrong, "content", F.col("detail"))
 
 
 # --- unexpected callbacks --------------------------------------------------------------------------------------------
@@ -227,44 +194,30 @@ def strange(outcomes: DataFrame, callbacks: DataFrame, first: int, last: int) ->
     """
     Return the callbacks that came in a time range, or name a second in it, but were not due to fire in it.
 
-    Args:
-        outcomes: rows of `outcomes_of`.
-        callbacks: rows of `received.callbacks_of`.
-        first: UNIX second in which the time range begins.
-        last: UNIX second in which it ends.
-
     Returns:
         the columns of *callbacks*; sealed_in bigint and due_ms bigint of the request, null if it is not in *outcomes*;
         is_known boolean: whether it is in *outcomes*.
     """
     known = outcomes.select(
-        *_REQUEST, "sealed_in", (F.col("second") * 1000).alias("due_ms"), F.lit(True).alias("is_known")
+        *RECORD_KEY, "sealed_in", (F.col("second") * 1000).alias("due_ms"), F.lit(True).alias("is_known")
     )
     came_in = F.col("at_ms").between(first * 1000, last * 1000 + 999)
     # Such a callback belongs to the last seal before the time range.
     at_edge = (F.col("second") < first) & (F.col("at_ms") < first * 1000 + _EDGE_MS)
     of_it = callbacks.where((came_in | F.col("second").between(first, last)) & ~at_edge)
     is_judged = F.coalesce(F.col("sealed_in").between(first, last), F.lit(False))
-    return of_it.join(known, [*_REQUEST], "left").where(~is_judged)
+    return of_it.join(known, [*RECORD_KEY], "left").where(~is_judged)
 
 
 def stranger_findings(strangers: DataFrame, asked: DataFrame, intervals: DataFrame, first: int, last: int) -> DataFrame:
     """
-    Return the faults of callbacks that were not due to fire in a time range.
+    Return the faults (early, unexpected) of *strangers*, rows of `strange`.
 
-    Args:
-        strangers: rows of `strange`.
-        asked: rows of `requests` that *strangers* name.
-        intervals: intervals that the outcomes were computed from.
-        first: UNIX second in which the time range begins.
-        last: UNIX second in which it ends.
-
-    Returns:
-        kind string (early or unexpected), partition int, offset bigint, second bigint, detail string.
+    *asked* are the requests that *strangers* name.
     """
     row = F.struct("kind", "second", "millis").alias("row")
     passed = intervals.groupBy("partition").agg(F.max("fence").alias("passed"), F.max("end_ms").alias("ended_ms"))
-    both = strangers.join(asked.select(*_REQUEST, row), [*_REQUEST], "left").join(passed, "partition", "left")
+    both = strangers.join(asked.select(*RECORD_KEY, row), [*RECORD_KEY], "left").join(passed, "partition", "left")
     is_request = F.col("row.kind") == REQUEST
     due = F.coalesce("due_ms", F.when(is_request, F.col("row.second") * 1000))
     second = F.floor(due / 1000)
@@ -274,41 +227,32 @@ def stranger_findings(strangers: DataFrame, asked: DataFrame, intervals: DataFra
     is_landed |= F.col("at_ms") < F.col("ended_ms") - _EDGE_MS
     clock = F.when(F.col("by_worker"), " by the worker's clock").otherwise("")
     is_known = F.coalesce("is_known", F.lit(False))
-    said, other = F.format_string, F.lit("unexpected")
+    said = F.format_string
     is_late = F.col("at_ms") >= first * 1000 + _EDGE_MS
-
-    def told(kind: Column | str, *words: Column) -> Column:
-        return F.struct((F.lit(kind) if isinstance(kind, str) else kind).alias("kind"), words[0].alias("detail"))
-
-    finding = (
-        F.when(early_ms > 0, told("early", said("callback in %s %d ms before it was due%s", "topic", early_ms, clock)))
+    detail = (
+        F.when(early_ms > 0, said("callback in %s %d ms before it was due%s", "topic", early_ms, clock))
         .when(
             is_known & (F.col("sealed_in") < first) & is_late,
-            told(other, said("callback in %s, and its request was done in second %d", "topic", "sealed_in")),
+            said("callback in %s, and its request was done in second %d", "topic", "sealed_in"),
         )
         .when(is_known, None)
         .when(
             F.col("row").isNotNull() & ~is_request,
-            told(other, said("callback in %s, and the record that it names is a %s", "topic", "row.kind")),
+            said("callback in %s, and the record that it names is a %s", "topic", "row.kind"),
         )
         .when(
             is_request & second.between(first, last),
-            told(other, said("callback in %s, and the condition of its request did not hold", "topic")),
+            said("callback in %s, and the condition of its request did not hold", "topic"),
         )
         .when(
             is_request & (second < first) & is_late,
-            told(other, said("callback in %s, and its request was done before, due in second %d", "topic", second)),
+            said("callback in %s, and its request was done before, due in second %d", "topic", second),
         )
-        .when(
-            F.col("row").isNull() & is_landed,
-            told(other, said("callback in %s, and timer-request has no such request", "topic")),
-        )
+        .when(F.col("row").isNull() & is_landed, said("callback in %s, and timer-request has no such request", "topic"))
     )
-    return (
-        both.withColumn("told", finding)
-        .where(F.col("told").isNotNull())
-        .select("told.kind", *_REQUEST, F.coalesce(second, "second").alias("second"), "told.detail")
-    )
+    kind = F.when(early_ms > 0, "early").otherwise("unexpected")
+    wrong = both.withColumns({"kind": kind, "detail": detail}).where(F.col("detail").isNotNull())
+    return wrong.select("kind", *RECORD_KEY, F.coalesce(second, "second").alias("second"), "detail")
 
 
 # --- lateness --------------------------------------------------------------------------------------------------------
@@ -318,11 +262,7 @@ def lateness(outcomes: DataFrame, callbacks: DataFrame) -> DataFrame:
     """
     Return the lateness of callbacks: from their due time, or from their request's append if that was later.
 
-    A timer that was due within a second and fired with its tick was not late.
-
-    Args:
-        outcomes: rows of `outcomes_of`.
-        callbacks: rows of `received.callbacks_of`; the first of doubled ones counts.
+    A timer that was due within a second and fired with its tick was not late. The first of doubled callbacks counts.
 
     Returns:
         topic string, callbacks bigint, p50, p99, p999 and max bigint in milliseconds, and by_worker boolean: whether
@@ -349,37 +289,23 @@ def lateness(outcomes: DataFrame, callbacks: DataFrame) -> DataFrame:
 
 
 def late_callbacks(outcomes: DataFrame, callbacks: DataFrame, late_ms: int) -> DataFrame:
-    """
-    Return a finding for each topic with callbacks later than *late_ms*, about the latest of them.
-
-    Args:
-        outcomes: as in `lateness`.
-        callbacks: as in `lateness`.
-        late_ms: most milliseconds that a callback may be late.
-
-    Returns:
-        kind string (late), partition int, offset bigint, second bigint, detail string.
-    """
-    worst = F.max(F.struct("late_ms", *_REQUEST, "second")).alias("worst")
-    late = _late(outcomes, callbacks).where(F.col("late_ms") > late_ms)
-    told = late.groupBy("topic").agg(F.count(F.lit(1)).alias("times"), worst, F.bool_or("by_worker").alias("by_worker"))
+    """Return a finding (late) for each topic with callbacks later than *late_ms*, about the latest of them."""
+    latest = F.max(F.struct("late_ms", *RECORD_KEY, "second")).alias("latest")
+    by_topic = _late(outcomes, callbacks).where(F.col("late_ms") > late_ms).groupBy("topic")
+    late = by_topic.agg(F.count(F.lit(1)).alias("times"), latest, F.bool_or("by_worker").alias("by_worker"))
     clock = F.when(F.col("by_worker"), ", by the worker's clock").otherwise("")
     detail = F.format_string(
-        f"%d callbacks in %s more than {late_ms} ms late, the latest by %d ms%s",
-        *("times", "topic", "worst.late_ms"),
-        clock,
+        f"%d callbacks in %s more than {late_ms} ms late, the latest by %d ms%s", "times", "topic", "late_ms", clock
     )
-    return told.select(
-        F.lit("late").alias("kind"), "worst.partition", "worst.offset", "worst.second", detail.alias("detail")
-    )
+    return about_records(late.select("times", "topic", "by_worker", "latest.*"), "late", detail)
 
 
 def _late(outcomes: DataFrame, callbacks: DataFrame) -> DataFrame:
-    received = callbacks.groupBy(*_REQUEST).agg(F.min(F.struct("at_ms", "by_worker")).alias("seen"))
+    received = callbacks.groupBy(*RECORD_KEY).agg(F.min(F.struct("at_ms", "by_worker")).alias("seen"))
     late_ms = F.greatest(F.col("seen.at_ms") - due_ms(), F.lit(0))
     return (
         fires(outcomes)
         .where(F.col("reason").isNull())
-        .join(received, [*_REQUEST])
-        .select(*_REQUEST, "topic", "second", late_ms.alias("late_ms"), F.col("seen.by_worker").alias("by_worker"))
+        .join(received, [*RECORD_KEY])
+        .select(*RECORD_KEY, "topic", "second", late_ms.alias("late_ms"), F.col("seen.by_worker").alias("by_worker"))
     )

@@ -1,6 +1,4 @@
-"""
-Read the callback, tombstone and reply topics of a time range from Kafka, and compare them with the requests.
-"""
+"""Read the callback, tombstone and reply topics of a time range from Kafka, and compare them with the requests."""
 
 import asyncio
 import re
@@ -25,7 +23,7 @@ from kafka_timers.lake.callbacks import (
 from kafka_timers.lake.coverage import Coverage
 from kafka_timers.lake.outcomes import last_second
 from kafka_timers.lake.received import callbacks_of, tombstones_of
-from kafka_timers.lake.schema import CANCEL, REQUEST, REQUESTS
+from kafka_timers.lake.schema import CANCEL, RECORD_KEY, REQUEST, REQUESTS
 from kafka_timers.lake.service import TopicFacts, topics_of
 from kafka_timers.lake.session import kafka_options
 from kafka_timers.lake.tables import read, root_of
@@ -47,13 +45,6 @@ class Comparison:
     """
     Records of the topics in a time range, compared with the expected ones.
 
-    Args:
-        spark: session to use.
-        settings: settings with the lake and the brokers.
-        within: landed rows of the time range.
-        outcomes: outcomes of its requests.
-        coverage: the time range and the seconds that can be judged.
-
     Attributes:
         lateness: see `Audit`; set once `findings` is exhausted.
         unchecked: see `Audit`.
@@ -69,6 +60,7 @@ class Comparison:
     ) -> None:
         self._spark = spark
         self._settings = settings
+        self._requests = read(spark, root_of(settings), REQUESTS)
         self._within = within
         self._outcomes = outcomes
         self._judged = outcomes.where(F.col("sealed_in") >= within.first)
@@ -83,15 +75,12 @@ class Comparison:
 
     def findings(self, late_ms: int | None, *, batches: bool) -> Iterator[DataFrame]:
         """
-        Yield the faults: rows of kind, partition, offset, second and detail, see `audit_findings`.
+        Yield the faults, with the columns `schema.FINDING`.
 
-        Args:
-            late_ms: see `audit`.
-            batches: whether to compare the batches too.
+        *late_ms* and *batches* are as in `audit`.
         """
-        table = read(self._spark, root_of(self._settings), REQUESTS)
         # An early callback may go to a topic in which nothing was due.
-        soon = table.where(F.col("second").between(self._first, self._last + _SOON_S))
+        soon = self._requests.where(F.col("second").between(self._first, self._last + _SOON_S))
         due = self._outcomes.where(F.col("reason").isNull()).select("topic")
         topics = _names(due.unionByName(soon.select("topic")), F.col("topic"))
         tombstones = _names(self._judged, F.col("asks.tombstone_topic"))
@@ -135,17 +124,16 @@ class Comparison:
         records = self.records(topics)
         received = within.keep(callbacks_of(records))
         wrong = within.keep(callback_findings(outcomes, received, partitions, within.first, within.last))
-        if wrong.where(F.col("kind") == "content").isEmpty():
+        content = wrong.where("kind = 'content'")
+        if content.isEmpty():
             yield wrong
         else:
-            requests = read(self._spark, root_of(self._settings), REQUESTS)
-            yield wrong.where(F.col("kind") != "content")
-            yield differences(wrong, records, named_by(requests, wrong.where(F.col("kind") == "content")))
+            yield wrong.where("kind != 'content'")
+            yield differences(content, records, named_by(self._requests, content))
         yield disordered(self._judged, received)
         strangers = within.keep(strange(outcomes, received, self._first, self._last))
         if not strangers.isEmpty():
-            requests = read(self._spark, root_of(self._settings), REQUESTS)
-            asked = named_by(requests, strangers)
+            asked = named_by(self._requests, strangers)
             yield stranger_findings(strangers, asked, within.intervals, self._first, self._last)
         if late_ms is not None:
             yield late_callbacks(self._judged, received, late_ms)
@@ -180,25 +168,20 @@ class Comparison:
         at_ms = F.unix_millis("timestamp")
         return reduce(DataFrame.unionAll, read).where(at_ms.between(self._from_ms, self._to_ms))
 
-    def _read(self, topics: Collection[str], options: dict[str, str]) -> DataFrame:
-        return (
-            self._spark.read.format("kafka")
-            .options(
-                **{
-                    **kafka_options(self._settings.kafka),
-                    "kafka.isolation.level": "read_committed",
-                    # A topic that no longer exists is skipped: its callbacks are missing.
-                    "subscribePattern": "|".join(re.escape(topic) for topic in sorted(topics)),
-                    "startingTimestamp": str(self._from_ms),
-                    "startingOffsetsByTimestampStrategy": "latest",
-                    "includeHeaders": "true",
-                    # The same goes for records that retention deletes meanwhile.
-                    "failOnDataLoss": "false",
-                    **options,
-                }
-            )
-            .load()
-        )
+    def _read(self, topics: Collection[str], ends: dict[str, str]) -> DataFrame:
+        options = {
+            **kafka_options(self._settings.kafka),
+            "kafka.isolation.level": "read_committed",
+            # A topic that no longer exists is skipped: its callbacks are missing.
+            "subscribePattern": "|".join(re.escape(topic) for topic in sorted(topics)),
+            "startingTimestamp": str(self._from_ms),
+            "startingOffsetsByTimestampStrategy": "latest",
+            "includeHeaders": "true",
+            # The same goes for records that retention deletes meanwhile.
+            "failOnDataLoss": "false",
+            **ends,
+        }
+        return self._spark.read.format("kafka").options(**options).load()
 
 
 def _names(rows: DataFrame, name: Column) -> set[str]:
@@ -207,11 +190,11 @@ def _names(rows: DataFrame, name: Column) -> set[str]:
 
 def named_by(requests: DataFrame, rows: DataFrame) -> DataFrame:
     """Return the *requests* that *rows* name, selected so that Delta skips files by their offset statistics."""
-    named = rows.select("partition", "offset").distinct()
+    named = rows.select(*RECORD_KEY).distinct()
     offsets = sorted({row[0] for row in named.select("offset").distinct().limit(_NAMED_MAX + 1).collect()})
     if len(offsets) > _NAMED_MAX:
         low, high = named.agg(F.min("offset"), F.max("offset")).collect()[0]
         near = requests.where(F.col("offset").between(low, high))
     else:
         near = requests.where(F.col("offset").isin(offsets))
-    return near.join(F.broadcast(named), ["partition", "offset"], "semi")
+    return near.join(F.broadcast(named), [*RECORD_KEY], "semi")

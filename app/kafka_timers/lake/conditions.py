@@ -25,7 +25,7 @@ from kafka_timers.core.wire import Condition, Copy, Future, Sealed
 from kafka_timers.lake.arrow import record_batch
 from kafka_timers.lake.message import bytes_of, number, text
 from kafka_timers.lake.outcomes import covered, newest_of
-from kafka_timers.lake.schema import CANCEL, COPY, REQUEST, due_of
+from kafka_timers.lake.schema import CANCEL, COPY, ID_KEY, RECORD_KEY, REQUEST, day_of
 
 __all__ = [
     "NO_CONDITION_BYTES",
@@ -33,7 +33,6 @@ __all__ = [
     "days_about",
     "has_conditions",
     "history_of",
-    "ignored_among",
     "ignored_in",
     "in_force",
     "intervals_about",
@@ -44,8 +43,6 @@ __all__ = [
 # Length of the bytes of `no_condition`, where there are any.
 NO_CONDITION_BYTES = 3 + 5
 
-_REQUEST = ("partition", "offset")
-_ID = ("partition", "timer_id")
 # Columns of `ignored_in`.
 PLACE = "partition int, offset bigint"
 
@@ -56,18 +53,9 @@ def has_conditions(requests: DataFrame) -> bool:
 
 
 def history_of(requests: DataFrame, among: DataFrame) -> DataFrame:
-    """
-    Return all rows of *requests* that share a timer id with a row of *among* that has a condition.
-
-    Args:
-        requests: all rows of `requests`.
-        among: some of them.
-
-    Returns:
-        the columns of *requests*.
-    """
-    ids = among.where(F.col("condition").isNotNull()).select(*_ID).distinct()
-    return requests.where(F.col("timer_id").isNotNull()).join(ids, [*_ID], "left_semi")
+    """Return all rows of *requests* that share a timer id with one of *among*, some of them, that has a condition."""
+    ids = among.where(F.col("condition").isNotNull()).select(*ID_KEY).distinct()
+    return requests.where(F.col("timer_id").isNotNull()).join(ids, [*ID_KEY], "left_semi")
 
 
 def days_about(history: DataFrame) -> list[str]:
@@ -79,7 +67,7 @@ def days_about(history: DataFrame) -> list[str]:
     moments = F.array(F.floor(F.col("appended_ms") / 1000), F.col("second"))
     at = F.explode(F.array_compact(moments))
     days = history.select(at.alias("at")).select(F.explode(F.array(F.col("at"), F.col("at") + 86_400)).alias("at"))
-    return sorted(row[0] for row in days.select(due_of(F.col("at"), F.lit("day"))).distinct().collect())
+    return sorted(row[0] for row in days.select(day_of(F.col("at"))).distinct().collect())
 
 
 def no_condition() -> Column:
@@ -96,23 +84,22 @@ def no_condition() -> Column:
 
 def ignored_in(history: DataFrame, intervals: DataFrame) -> DataFrame:
     """
-    Return the records of *history* whose condition did not hold.
+    Return the records of *history* whose condition did not hold: the columns `PLACE`.
 
     Args:
-        history: rows of `requests`: all requests, cancels and copies of each timer id that has a condition.
-        intervals: rows of `intervals_of`: the last one of each partition, and those around each of these records.
-
-    Returns:
-        partition int, offset bigint.
+        history: all requests, cancels and copies of each timer id that has a condition.
+        intervals: the last one of each partition, and those around each of these records.
     """
-    names = ("offset", "appended_ms", "kind", "second", "millis", "condition", "expected")
-    copied = ("original", "original_s", "decided", "decided_s", "first_ms")
-    records = history.where(F.col("kind").isin(REQUEST, CANCEL, COPY)).select(*_ID, *names, *copied)
+    names = (
+        *("offset", "appended_ms", "kind", "second", "millis", "condition", "expected"),
+        *("original", "original_s", "decided", "decided_s", "first_ms"),
+    )
+    records = history.where(F.col("kind").isin(REQUEST, CANCEL, COPY)).select(*ID_KEY, *names)
     # Seals that are not needed change nothing.
     both = covered(records, intervals)
-    record = F.struct(*names, *copied, "read", "reached")
+    record = F.struct(*names, "read", "reached")
     return (
-        both.groupBy(*_ID)
+        both.groupBy(*ID_KEY)
         .agg(F.sort_array(F.collect_list(record)).alias("records"))
         .join(F.broadcast(newest_of(intervals)), "partition", "left")
         .select("partition", "timer_id", "records", "newest")
@@ -121,18 +108,9 @@ def ignored_in(history: DataFrame, intervals: DataFrame) -> DataFrame:
 
 
 def in_force(requests: DataFrame, ignored: DataFrame) -> DataFrame:
-    """
-    Return the *requests* that count.
-
-    Args:
-        requests: rows of `requests`.
-        ignored: rows of `ignored_in`, few enough for the memory of every executor.
-
-    Returns:
-        the columns of *requests*.
-    """
+    """Return the *requests* that count. *ignored*, rows of `ignored_in`, must fit the memory of every executor."""
     has_condition = F.col("condition").isNotNull()
-    held = requests.where(has_condition).join(F.broadcast(ignored), [*_REQUEST], "left_anti")
+    held = requests.where(has_condition).join(F.broadcast(ignored), [*RECORD_KEY], "left_anti")
     return requests.where(~has_condition).unionByName(held.select(requests.columns))
 
 
@@ -145,7 +123,7 @@ def _ignored_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBat
         for row in batch.to_pylist():
             records = row["records"]
             outcomes = outcomes_in(row["timer_id"], records, intervals_about(records, row["newest"]))
-            rows += [(row["partition"], offset) for offset in ignored_among(outcomes)]
+            rows += [(row["partition"], each.offset) for each in outcomes if each.state is State.IGNORED]
         yield record_batch(rows, PLACE)
 
 
@@ -178,12 +156,9 @@ class _Asked:
 
 def outcomes_in(timer_id: str, rows: Sequence[Mapping[str, Any]], seals: Iterable[Mapping[str, Any]]) -> list[Outcome]:
     """
-    Return the outcomes of the records of one timer id, or of one request without an id and its copies.
+    Return the outcomes of the records of one timer id, or of one request without an id (an empty one) and its copies.
 
-    Args:
-        timer_id: id of the records; empty for none.
-        rows: rows by ascending offset, with `read` as `covered` adds it.
-        seals: intervals about these rows, see `intervals_about`.
+    *rows* have ascending offsets, and *seals* are the intervals about them, see `intervals_about`.
     """
     names = ("end_ms", "fence", "horizon_s", "horizon_from")
     sealed = [Sealed(**{name: seal[name] for name in names}) for seal in seals]
@@ -194,14 +169,7 @@ def intervals_about(rows: Iterable[Mapping[str, Any]], newest: Mapping[str, Any]
     """
     Return the intervals on which the outcomes of *rows* depend, in their order.
 
-    Args:
-        rows: rows with `read` and `reached` as `covered` adds them.
-        newest: last interval of the partition; None while there is none.
+    *rows* have `read` and `reached`, see `covered`. *newest* is the last interval of the partition, or None.
     """
     found = (interval for row in rows for interval in (row["read"], row["reached"], newest) if interval)
     return [seal for _, seal in sorted({(each["end_ms"], each["fence"]): each for each in found}.items())]
-
-
-def ignored_among(outcomes: Iterable[Outcome]) -> list[int]:
-    """Return the offsets of records whose condition did not hold."""
-    return [outcome.offset for outcome in outcomes if outcome.state is State.IGNORED]

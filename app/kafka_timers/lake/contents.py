@@ -36,10 +36,7 @@ CONTENTS = (*_ASKED.names, "record_key")
 
 def with_contents(requests: DataFrame) -> DataFrame:
     """
-    Return *requests* with the content of their callbacks.
-
-    Args:
-        requests: key binary and value binary of records on `timer-request`, and other columns.
+    Return *requests*, which have key and value of a record and other columns, with the content of their callbacks.
 
     Returns:
         the same columns, and callback_key string (null without one, or if it is not UTF-8), callback_value binary

@@ -14,7 +14,7 @@ from kafka_timers.lake import message
 from kafka_timers.lake.buckets import Bucket, due_between
 from kafka_timers.lake.conditions import no_condition
 from kafka_timers.lake.schema import COPY, REQUESTS
-from kafka_timers.lake.tables import constant
+from kafka_timers.lake.tables import constant, sent
 from kafka_timers.lake.versions import marks_of
 
 __all__ = [
@@ -31,8 +31,6 @@ __all__ = [
 
 # Bytes that a copy adds to the value; offsets have up to 56 bits, and seconds up to 42.
 _OFFSET_BYTES, _SECOND_BYTES = 8, 6
-# Hashes of ids that every task can hold; they take some ten bytes each.
-_NAMES_SENT_MAX = 1_000_000
 # Values of delay and due.
 Folder = tuple[str, str]
 _FOLDER = REQUESTS.partitioned_by
@@ -44,13 +42,8 @@ def folders_about(requests: DataFrame, far: DataFrame, since: int, named: int) -
     """
     Return the number of requests and cancels that share a timer id with a row of *far*, by folder of the table.
 
-    Of each record only id, offset and condition are read, so this takes less time than `asks_about`.
-
-    Args:
-        requests: all rows of `requests`.
-        far: far requests among these rows.
-        since: lowest offset of *far*; no record below it concerns them.
-        named: number of rows of *far* with a timer id.
+    Of each record only id, offset and condition are read, so this takes less time than `asks_about`, which has the same
+    arguments.
 
     Returns:
         delay string, due string, records bigint: never less than *far* has in that folder, conditions bigint: those
@@ -72,8 +65,7 @@ def asks_about(
     Return the requests and cancels that share a timer id with a row of *far*.
 
     Args:
-        requests: all rows of `requests`.
-        far: far requests among these rows.
+        far: far ones among them.
         since: lowest offset of *far*; no record below it concerns them.
         named: number of rows of *far* with a timer id, at least.
         others: delay and due of the folders with such records that *far* has not; None for any folder.
@@ -96,9 +88,8 @@ def _sharing(requests: DataFrame, far: DataFrame, since: int, named: int) -> Dat
     # goes for an id in two partitions.
     name = F.xxhash64("timer_id")
     names = far.where(F.col("timer_id").isNotNull()).select(name.alias("name"))
-    if named <= _NAMES_SENT_MAX:
-        # Without this, Spark moves and sorts all records that have an id.
-        names = F.broadcast(names)
+    # Without this, Spark moves and sorts all records that have an id.
+    names = sent(names, named)
     # Of the records with an id only copies are neither; to compare the kind of each would take a fifth longer.
     asks = requests.where((F.col("delay") != COPY) & F.col("timer_id").isNotNull() & (F.col("offset") >= since))
     return asks.withColumn("name", name).join(names, "name", "left_semi")
@@ -116,11 +107,7 @@ def copies_in(requests: DataFrame, bucket: Bucket) -> DataFrame:
 
 def need_no_copy(asks: DataFrame, copies: DataFrame) -> DataFrame:
     """
-    Return the requests that no longer need a copy.
-
-    Args:
-        asks: as `asks_about` returns them.
-        copies: as `copies_in` returns them.
+    Return the requests that no longer need a copy, by rows of `asks_about` and `copies_in`.
 
     Returns:
         partition int, offset bigint, promoted boolean: true if workers have taken a copy, false if it was withdrawn.
@@ -135,11 +122,8 @@ def with_sure(requests: DataFrame, fences: Mapping[int, int]) -> DataFrame:
     Return *requests* with the column is_sure, a boolean: whether workers have judged the condition of each.
 
     Whether a condition holds may depend on the records read before the scan, and the seal says which were. Without a
-    seal, a request that does not count might be copied, and would fire.
-
-    Args:
-        requests: rows of `requests`.
-        fences: fence of the last seal, by partition; without the partitions that have no seal.
+    seal, a request that does not count might be copied, and would fire. *fences* has the fence of the last seal by
+    partition, without the partitions that have no seal.
     """
     unconditional = F.col("condition").isNull()
     if not fences:
@@ -156,7 +140,6 @@ def copies_of(requests: DataFrame, decided: Mapping[int, int], decided_s: int) -
     Return the copies of *requests* as records for `timer-request`.
 
     Args:
-        requests: rows of `requests`.
         decided: by partition, the offset below which all records were known to the decision that the requests fire.
         decided_s: UNIX second in which the decision began.
 

@@ -6,8 +6,7 @@ second without a seal has one of three causes: nobody serves the partition, whic
 topic, and the landing is behind; or the cause is unknown, because no broker answers.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
@@ -20,23 +19,20 @@ from kafka_timers.lake.service import Service
 from kafka_timers.lake.tables import constant, read, read_positions, root_of
 from kafka_timers.settings import LakeSettings
 
-__all__ = ["GRACE_S", "SETTLES_S", "Coverage", "coverage_of", "end_of"]
+__all__ = ["Coverage", "coverage_of"]
 
 _DAY_S = 86_400
 # Seconds; a landing that is further behind is reported.
-GRACE_S = 600
+_GRACE_S = 600
 # Seconds. A partition in which nothing is due is sealed every five seconds; a takeover takes some more.
-SETTLES_S = 60
+_SETTLES_S = 60
 
 
-@dataclass(frozen=True, slots=True)
-class Coverage:
+class Coverage(NamedTuple):
     """
     The sealed part of a time range.
 
     Attributes:
-        first: UNIX second in which the time range begins.
-        last: UNIX second in which it ends.
         partitions: number of partitions of the service.
         sealed: first and last second of the time range that can be judged, by partition; only partitions that have any.
         unsealed: partition, second and description for each partition that nobody has sealed up to the end.
@@ -46,28 +42,14 @@ class Coverage:
     first: int
     last: int
     partitions: int
-    sealed: Mapping[int, tuple[int, int]] = field(default_factory=dict)
-    unsealed: list[tuple[int, int, str]] = field(default_factory=list)
-    undecided: list[str] = field(default_factory=list)
+    sealed: dict[int, tuple[int, int]]
+    unsealed: list[tuple[int, int, str]]
+    undecided: list[str]
 
     def findings(self, spark: SparkSession) -> DataFrame:
         """Return *unsealed* as kind string, partition int, offset bigint (null), second bigint, detail string."""
         rows = [("unsealed", partition, None, second, words) for partition, second, words in self.unsealed]
         return constant(spark, rows, FINDING)
-
-
-def end_of(now_s: int, newest_s: int, last: int | None) -> int:
-    """
-    Return the UNIX second in which the time range of an audit ends.
-
-    Args:
-        now_s: UNIX seconds by the host's clock.
-        newest_s: UNIX second in which the newest landed seal was appended.
-        last: requested end; None if none was requested.
-    """
-    # The last landed second, unless the landing is far behind.
-    reached = min(now_s, max(newest_s - SETTLES_S, now_s - GRACE_S))
-    return reached if last is None else min(last, now_s)
 
 
 def coverage_of(
@@ -82,8 +64,6 @@ def coverage_of(
     Return the sealed part of the seconds from *first* to *last*, both included.
 
     Args:
-        spark: session to use.
-        settings: settings with the lake.
         now_s: UNIX second by the host's clock.
         first: UNIX second; None for a day before the end.
         last: UNIX second; None for the last landed second, if the landing is not far behind.
@@ -95,21 +75,23 @@ def coverage_of(
     root, topics = root_of(settings), Topics.of(settings.topic_prefix)
     seals, positions = read(spark, root, SEALS), read_positions(spark, root, topics.requests)
     # The tables' statistics answer this without reading the tables.
-    newest = seals.agg(F.max("appended_ms")).first()
-    if newest is None or newest[0] is None or not positions:
+    [(newest_ms,)] = seals.agg(F.max("appended_ms")).collect()
+    if newest_ms is None or not positions:
         raise LakeError(f"no seal is in the lake at {root}: run `kafka-timers lake land` first")
-    last = end_of(now_s, newest[0] // 1000, last)
+    # The last landed second, unless the landing is far behind.
+    reached = max(newest_ms // 1000 - _SETTLES_S, now_s - _GRACE_S)
+    last = min(now_s, reached if last is None else last)
     first = last - _DAY_S if first is None else first
     if first > last:
         raise LakeError(
             f"the time range would begin at {first} and end at {last}, up to which seconds are over and landed: give "
             "an earlier --from, or wait"
         )
-    partitions = _partitions(seals, newest[0]) or max(positions) + 1
+    [(partitions,)] = seals.where(F.col("appended_ms") == newest_ms).agg(F.max("partitions")).collect()
+    partitions = partitions or max(positions) + 1
     landed = constant(spark, positions.items(), "partition int, position bigint")
     complete = seals.where(F.col("through").isNull()).join(F.broadcast(landed), "partition", "left")
     is_landed = F.col("fence") <= F.col("position")
-
     is_judged = is_landed & F.col("last").between(first, last)
 
     def ends(since: int) -> dict[int, Row]:
@@ -122,42 +104,37 @@ def coverage_of(
         )
         return {row["partition"]: row for row in found.collect()}
 
-    told = Coverage(first, last, partitions)
+    coverage = Coverage(first, last, partitions, {}, [], [])
     known = ends(first)
     if len(known.keys() & set(range(partitions))) < partitions:
         known = ends(0) | known
-    sealed: dict[int, tuple[int, int]] = {}
     seals_landed = read_positions(spark, root, topics.sealed)
     # Timers due within the last minute may not be sealed yet.
-    limit = min(last, now_s - SETTLES_S)
+    limit = min(last, now_s - _SETTLES_S)
     for number in range(partitions):
         row = known.get(number)
         done: int | None = row["done"] if row else None
         if row and row["ends"] is not None:
-            sealed[number] = max(first, row["begins"]), row["ends"]
+            coverage.sealed[number] = max(first, row["begins"]), row["ends"]
         elif done is not None and done >= limit:
-            told.undecided.append(f"the seal of partition {number} goes beyond the time range: give a later --to")
+            coverage.undecided.append(f"the seal of partition {number} goes beyond the time range: give a later --to")
         if done is None or done < limit:
             is_behind = row is not None and row["newest"] >= limit
             if service:
                 is_behind |= seals_landed.get(number, 0) < service.seal_ends.get(number, 0)
-            _tell(told, number, done, is_behind=is_behind, is_known=service is not None)
-    return Coverage(first, last, partitions, sealed, told.unsealed, told.undecided)
+            _tell(coverage, number, done, is_behind=is_behind, is_known=service is not None)
+    return coverage
 
 
-def _tell(told: Coverage, number: int, done: int | None, *, is_behind: bool, is_known: bool) -> None:
-    """Add to *told* a sentence or a finding about a partition that is not sealed up to the end."""
+def _tell(coverage: Coverage, number: int, done: int | None, *, is_behind: bool, is_known: bool) -> None:
+    """Add to *coverage* a sentence or a finding about a partition that is not sealed up to the end."""
     words = "was never sealed" if done is None else f"is sealed up to {done}"
+    landed = f"partition {number} {words} as far as is landed"
     if is_behind:
-        told.undecided.append(f"partition {number} {words} as far as is landed, and the landing is behind")
+        coverage.undecided.append(f"{landed}, and the landing is behind")
     elif not is_known:
-        told.undecided.append(f"partition {number} {words} as far as is landed; no Kafka answers that may have more")
+        coverage.undecided.append(f"{landed}; no Kafka answers that may have more")
     else:
-        second = max(told.first, told.first if done is None else done + 1)
-        detail = f"the partition {words}, timer-sealed has no more of it, and the time range ends at {told.last}"
-        told.unsealed.append((number, second, detail))
-
-
-def _partitions(seals: DataFrame, newest_ms: int) -> int:
-    row = seals.where(F.col("appended_ms") == newest_ms).agg(F.max("partitions")).first()
-    return int(row[0]) if row and row[0] else 0
+        second = max(coverage.first, coverage.first if done is None else done + 1)
+        detail = f"the partition {words}, timer-sealed has no more of it, and the time range ends at {coverage.last}"
+        coverage.unsealed.append((number, second, detail))

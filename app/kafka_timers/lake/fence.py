@@ -36,10 +36,6 @@ class Fence:
     """
     The transactional id of one landing, for callers of any thread.
 
-    Args:
-        kafka: cluster of the service.
-        prefix: prefix of the service's own topics.
-
     Attributes:
         is_lost: True once it was seen that another landing has taken over.
     """
@@ -59,21 +55,16 @@ class Fence:
             BrokerError: no broker answers, or a broker refuses: the right to write with the transactional id may be
                 missing.
         """
-        self._told(Coordinator.init)
+        self._answer(Coordinator.init)
         self.is_lost = False
 
     def is_held(self) -> bool:
-        """
-        Tell whether, at some moment after the call, no other landing had taken over.
-
-        Raises:
-            BrokerError: no broker answers, or a broker refuses.
-        """
-        self.is_lost = self.is_lost or not self._told(Coordinator.is_held)
+        """Tell whether, at some moment after the call, no other landing had taken over. It raises as `take_over`."""
+        self.is_lost = self.is_lost or not self._answer(Coordinator.is_held)
         return not self.is_lost
 
-    def _told(self, question: Callable[[Coordinator], Awaitable[_T]]) -> _T:
-        async def told() -> _T:
+    def _answer(self, question: Callable[[Coordinator], Awaitable[_T]]) -> _T:
+        async def ask() -> _T:
             async with answering(self._kafka, timeout_s=_LIMIT_S), Cluster.open(self._kafka) as cluster:
                 coordinator = Coordinator(cluster, self._id, _TRANSACTION_S, "landing")
                 coordinator.identity, coordinator.joins_by_writing = self._known
@@ -82,4 +73,4 @@ class Fence:
                 return answer
 
         with self._asking:
-            return asyncio.run(told())
+            return asyncio.run(ask())

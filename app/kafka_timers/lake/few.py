@@ -16,15 +16,15 @@ from pyspark.sql import functions as F
 
 from kafka_timers.core.outcomes import State
 from kafka_timers.core.wire import last_second_of
-from kafka_timers.lake.conditions import ignored_among, intervals_about, outcomes_in
+from kafka_timers.lake.conditions import intervals_about, outcomes_in
 from kafka_timers.lake.outcomes import covered, newest_of
-from kafka_timers.lake.schema import CANCEL, COPY, REQUEST
+from kafka_timers.lake.schema import CANCEL, COPY, RECORD_KEY, REQUEST
 from kafka_timers.lake.tables import constant
 
 __all__ = ["Few", "few_outcomes"]
 
 _Row = Mapping[str, Any]
-_PLACE = itemgetter("partition", "offset")
+_PLACE = itemgetter(*RECORD_KEY)
 _UNSEALED = dict.fromkeys(("reason", "far", "fence", "sealed_in", "late", "seal_appended_ms"))
 
 
@@ -51,15 +51,15 @@ def few_outcomes(rows: Sequence[_Row], intervals: DataFrame, rejected: DataFrame
     Return the outcomes of requests.
 
     Args:
-        rows: rows of `requests`: the requests in question, all copies of them, all records of their timer ids.
-        intervals: rows of `intervals_of`, all of these partitions.
-        rejected: partition int, offset bigint and reason string of requests that went to timer-rejected.
+        rows: the requests in question, all copies of them, all records of their timer ids.
+        intervals: all of these partitions.
+        rejected: see `outcomes.outcomes_of`.
     """
     few = Few([], [], [], [])
     records = sorted((row for row in rows if row["kind"] in (REQUEST, CANCEL, COPY)), key=_history_of)
     if not records:
         return few
-    names = ("partition", "offset", "second", "millis")
+    names = (*RECORD_KEY, "second", "millis")
     places = constant(
         intervals.sparkSession,
         [[row[name] for name in names] for row in records],
@@ -89,9 +89,9 @@ def _found(places: DataFrame, intervals: DataFrame) -> dict[tuple[int, int], dic
 
 def _reasons(places: DataFrame, rejected: DataFrame) -> dict[tuple[int, int], str]:
     """Return by partition and offset the reason of each record at *places* that was rejected."""
-    name = ["partition", "offset"]
-    own = rejected.join(F.broadcast(places.select(*name)), name, "left_semi")
-    return {_PLACE(row): row["reason"] for row in own.groupBy(*name).agg(F.max("reason").alias("reason")).collect()}
+    own = rejected.join(F.broadcast(places.select(*RECORD_KEY)), [*RECORD_KEY], "left_semi")
+    rows = own.groupBy(*RECORD_KEY).agg(F.max("reason").alias("reason")).collect()
+    return {_PLACE(row): row["reason"] for row in rows}
 
 
 # --- one timer id; rows by ascending offset --------------------------------------------------------------------------
@@ -101,7 +101,7 @@ def _judge(rows: Sequence[_Row], reasons: Mapping[tuple[int, int], str], few: Fe
     partition, timer_id, newest = (rows[0][name] for name in ("partition", "timer_id", "newest"))
     seals = intervals_about(rows, newest)
     outcomes = outcomes_in(timer_id or "", rows, seals)
-    few.ignored.extend((partition, offset) for offset in ignored_among(outcomes))
+    few.ignored.extend((partition, each.offset) for each in outcomes if each.state is State.IGNORED)
     appended_ms = {(seal["end_ms"], seal["fence"]): seal["appended_ms"] for seal in seals}
     requests = {row["offset"]: row for row in rows if row["kind"] == REQUEST}
     for outcome in outcomes:

@@ -2,7 +2,7 @@
 Find faults of seals: compare the timers that should have fired, computed from requests, with the seals.
 
 Seals are compared by counts and digest, which costs one pass over the requests. Callbacks are compared one by one, see
-`callbacks`.
+`callbacks`. Findings have the columns `schema.FINDING`.
 """
 
 from functools import reduce
@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from kafka_timers.lake.outcomes import counted_as, figures
-from kafka_timers.lake.schema import AUDIT_SECONDS
+from kafka_timers.lake.schema import AUDIT_SECONDS, RECORD_KEY, SEAL_KEY, about_records, about_seals
 
 __all__ = [
     "ADVICE",
@@ -75,42 +75,33 @@ ADVICE = {
 # The counts in a seal.
 COUNTS = ("due", "fired", "rejected")
 
-_REQUEST = ("partition", "offset")
-_SEAL = ("partition", "end_ms", "fence")
-
 
 def expected(outcomes: DataFrame) -> DataFrame:
     """
     Return the counts and the digest that each seal should have.
 
-    Args:
-        outcomes: rows of `outcomes_of`.
-
     Returns:
         partition int, end_ms bigint, fence bigint (null for requests that were not promoted), and those of `figures`.
     """
     due = outcomes.where(F.col("sealed_in").isNotNull() & F.col("taken_by").isNull())
-    return figures(due.withColumnRenamed("sealed_ms", "end_ms"), *_SEAL)
+    return figures(due.withColumnRenamed("sealed_ms", "end_ms"), *SEAL_KEY)
 
 
 def checked(sealed: DataFrame, wanted: DataFrame, settled_ms: int) -> DataFrame:
     """
-    Return each seal's figures beside the expected ones.
+    Return each seal's figures beside the expected ones: rows of `totals` beside rows of `expected`.
 
-    Args:
-        sealed: rows of `totals`.
-        wanted: rows of `expected`.
-        settled_ms: UNIX milliseconds; the rejects of a seal appended later may not be landed yet. Such a seal is left
-            out if it counts more rejects than there are.
+    The rejects of a seal appended later than *settled_ms* may not be landed yet. Such a seal is left out if it counts
+    more rejects than there are.
 
     Returns:
         The columns of the table `audit_seconds` except audited_s and day.
     """
-    wanted = wanted.select(*_SEAL, "late", *(F.col(name).alias(f"expected_{name}") for name in (*COUNTS, "digest")))
+    wanted = wanted.select(*SEAL_KEY, "late", *(F.col(name).alias(f"expected_{name}") for name in (*COUNTS, "digest")))
     same = {name: F.col(name) == F.col(f"expected_{name}") for name in (*COUNTS, "digest")}
     unsettled = (F.col("appended_ms") > settled_ms) & same["due"] & (F.col("rejected") > F.col("expected_rejected"))
     return (
-        sealed.join(wanted, [*_SEAL], "left")
+        sealed.join(wanted, [*SEAL_KEY], "left")
         .fillna(0, ["late", *(f"expected_{name}" for name in same)])
         .where(~unsettled)
         .withColumn("ok", reduce(and_, same.values()))
@@ -120,16 +111,10 @@ def checked(sealed: DataFrame, wanted: DataFrame, settled_ms: int) -> DataFrame:
 
 def seal_findings(seconds: DataFrame, outcomes: DataFrame) -> DataFrame:
     """
-    Return a finding for each seal that is not ok.
+    Return a finding (seal-count or seal-digest) for each seal of *seconds*, rows of `checked`, that is not ok.
 
-    If a single request is missing or too many, the digest identifies it; it is named if it is among *outcomes*.
-
-    Args:
-        seconds: rows of `checked`.
-        outcomes: rows of `outcomes_of` that *seconds* were computed from.
-
-    Returns:
-        kind string (seal-count or seal-digest), partition int, offset bigint (null), second bigint, detail string.
+    If a single request is missing or too many, the digest identifies it. It is named if it is among *outcomes*, from
+    which *seconds* were computed.
     """
     wrong = seconds.where(~F.col("ok")).withColumn("missed", F.col("expected_digest") - F.col("digest"))
     # Fired requests, and withdrawn or rejected ones that may have fired all the same.
@@ -139,14 +124,14 @@ def seal_findings(seconds: DataFrame, outcomes: DataFrame) -> DataFrame:
     explained = (
         wrong.join(asked, ["partition", "end_ms"])
         .where((F.col("missed") != 0) & F.col("counts").isin(F.col("missed"), -F.col("missed")))
-        .groupBy(*_SEAL)
+        .groupBy(*SEAL_KEY)
         .agg(
             F.min(F.when(F.col("counts") == F.col("missed"), F.col("named"))).alias("lacks"),
             F.min(F.when(F.col("counts") == -F.col("missed"), F.col("named"))).alias("exceeds"),
         )
     )
     counts_differ = reduce(or_, [F.col(name) != F.col(f"expected_{name}") for name in COUNTS])
-    figures_told = F.format_string(
+    both = F.format_string(
         "sealed due %d, fired %d, rejected %d, digest %016x; expected due %d, fired %d, rejected %d, digest %016x",
         *(F.col(prefix + name) for prefix in ("", "expected_") for name in (*COUNTS, "digest")),
     )
@@ -157,116 +142,57 @@ def seal_findings(seconds: DataFrame, outcomes: DataFrame) -> DataFrame:
         F.col("exceeds").isNotNull(),
         F.format_string("; the difference is request %d:%d, which should not be in the seal", "partition", "exceeds"),
     )
-    return wrong.join(explained, [*_SEAL], "left").select(
-        F.when(counts_differ, "seal-count").otherwise("seal-digest").alias("kind"),
-        "partition",
-        _no_offset(),
-        F.col("last").alias("second"),
-        F.concat(figures_told, F.coalesce(named, F.lit(""))).alias("detail"),
-    )
+    kind = F.when(counts_differ, "seal-count").otherwise("seal-digest")
+    rows = wrong.join(explained, [*SEAL_KEY], "left")
+    return about_seals(rows, kind, F.concat(both, F.coalesce(named, F.lit(""))))
 
 
 def gaps(sealed: DataFrame) -> DataFrame:
-    """
-    Return a finding for each seal that does not begin where the one before it ended.
-
-    Args:
-        sealed: rows of `totals`.
-
-    Returns:
-        kind string (gap), partition int, offset bigint (null), second bigint, detail string.
-    """
+    """Return a finding (gap) for each seal of `totals` that does not begin where the one before it ended."""
     before = F.lag("end_ms").over(Window.partitionBy("partition").orderBy("end_ms", "fence"))
     seconds = [(at_ms % 1000 == 0) for at_ms in (F.col("first_ms"), F.col("end_ms"), F.col("ended_ms"))]
     covers = [_words(at_ms, seconds[0] & seconds[1]) for at_ms in (F.col("first_ms"), F.col("end_ms") - 1)]
     ended = _words(F.col("ended_ms") - 1, seconds[2])
     detail = F.format_string("the seal of %s to %s follows one that ended at %s", *covers, ended)
-    return (
-        sealed.withColumn("ended_ms", before)
-        .where(F.col("first_ms") != F.col("ended_ms"))
-        .select(
-            F.lit("gap").alias("kind"),
-            "partition",
-            _no_offset(),
-            F.col("last").alias("second"),
-            detail.alias("detail"),
-        )
-    )
+    return about_seals(sealed.withColumn("ended_ms", before).where("first_ms != ended_ms"), "gap", detail)
 
 
 def late_seals(sealed: DataFrame, late_ms: int) -> DataFrame:
     """
-    Return a finding for each partition whose seals say that callbacks were later than *late_ms*.
+    Return a finding (late) for each partition whose seals of `totals` say that callbacks were later than *late_ms*.
 
-    Args:
-        sealed: rows of `totals`.
-        late_ms: most milliseconds that a callback may be late.
-
-    Returns:
-        kind string (late), partition int, offset bigint (null), second bigint: of the latest callback, detail string.
+    It has the second of the latest callback.
     """
     late = sealed.where(F.col("lateness_max_ms") > late_ms).groupBy("partition")
-    told = late.agg(F.count(F.lit(1)).alias("times"), F.max(F.struct("lateness_max_ms", "last")).alias("worst"))
+    worst = late.agg(F.count(F.lit(1)).alias("times"), F.max(F.struct("lateness_max_ms", "last")).alias("worst"))
     detail = F.format_string(
         f"%d seals say that callbacks were more than {late_ms} ms late, the latest by %d ms",
-        *("times", "worst.lateness_max_ms"),
+        *("times", "lateness_max_ms"),
     )
-    return told.select(
-        F.lit("late").alias("kind"),
-        "partition",
-        _no_offset(),
-        F.col("worst.last").alias("second"),
-        detail.alias("detail"),
-    )
+    return about_seals(worst.select("partition", "times", "worst.*"), "late", detail)
 
 
 def unpromoted(outcomes: DataFrame) -> DataFrame:
-    """
-    Return a finding for each far request whose second is sealed although workers have no copy of it.
-
-    Args:
-        outcomes: rows of `outcomes_of`.
-
-    Returns:
-        kind string (not-promoted), partition int, offset bigint, second bigint, detail string.
-    """
+    """Return a finding (not-promoted) for each far request whose second is sealed although workers have no copy."""
     left = F.col("fence").isNull() & F.col("sealed_in").isNotNull() & F.col("taken_by").isNull()
-    return outcomes.where(left).select(
-        F.lit("not-promoted").alias("kind"),
-        *_REQUEST,
-        "second",
-        F.lit("no worker has it, because the lake has not promoted it").alias("detail"),
-    )
+    detail = F.lit("no worker has it, because the lake has not promoted it")
+    return about_records(outcomes.where(left), "not-promoted", detail)
 
 
 def unrejected(outcomes: DataFrame, rejected: DataFrame, settled_ms: int) -> DataFrame:
     """
-    Return a finding for each refused record that is missing on timer-rejected.
+    Return a finding (not-rejected) for each refused record that *rejected*, rows of `read_rejected`, lacks.
 
-    Args:
-        outcomes: rows of `outcomes_of`.
-        rejected: rows of `read_rejected`.
-        settled_ms: see `checked`.
-
-    Returns:
-        kind string (not-rejected), partition int, offset bigint, second bigint, detail string.
+    *settled_ms* is as in `checked`.
     """
     # A timer that was rejected as it fired gets its reason from timer-rejected.
     refused = outcomes.where(F.col("second").isNull() & F.col("reason").isNotNull() & F.col("sealed_in").isNotNull())
     refused = refused.where(F.col("seal_appended_ms") <= settled_ms)
-    return refused.join(rejected, [*_REQUEST], "left_anti").select(
-        F.lit("not-rejected").alias("kind"),
-        *_REQUEST,
-        F.col("sealed_in").alias("second"),
-        F.format_string("the record was refused (%s), and timer-rejected does not have it", "reason").alias("detail"),
-    )
+    detail = F.format_string("the record was refused (%s), and timer-rejected does not have it", "reason")
+    return about_records(refused.join(rejected, [*RECORD_KEY], "left_anti"), "not-rejected", detail, second="sealed_in")
 
 
 def _words(at_ms: Column, in_seconds: Column) -> Column:
     """Return *at_ms* as text in seconds, without milliseconds where *in_seconds* is true."""
     second = F.floor(at_ms / 1000)
     return F.when(in_seconds, second.cast("string")).otherwise(F.format_string("%d.%03d", second, at_ms % 1000))
-
-
-def _no_offset() -> Column:
-    return F.lit(None).cast("bigint").alias("offset")

@@ -1,8 +1,8 @@
 """
 Compute the folders of requests for whole batches of Arrow.
 
-They are those of `schema.delay_of` and `schema.due_of`, which Spark computes row by row. A batch has few days, so this
-takes a tenth of the time. Held by test_folders_of_a_batch_are_those_that_spark_computes.
+A batch has few days, so this takes a tenth of the time that Spark would need row by row, for the same folders. Held by
+test_folders_of_a_batch_are_those_that_spark_computes.
 """
 
 from datetime import date, timedelta
@@ -24,14 +24,7 @@ _EPOCH = date(1970, 1, 1)
 
 
 def folders_of(kind: pa.Array, second: pa.Array, appended_ms: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """
-    Return the columns delay and due for rows of `requests`.
-
-    Args:
-        kind: column of these rows: strings.
-        second: column of these rows: 64-bit integers below `SECOND_LIMIT`, or null.
-        appended_ms: column of these rows: 64-bit integers.
-    """
+    """Return the columns delay and due of `requests`, by its columns; *second* is below `SECOND_LIMIT`, or null."""
     appended_s = _floor(appended_ms, 1000)
     waits_s = pc.subtract(second, appended_s)
     longer = [pc.cast(pc.greater(waits_s, longest_s), pa.int64()) for longest_s in DELAYS_S.values()]

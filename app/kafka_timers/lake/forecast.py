@@ -60,10 +60,7 @@ class Forecast:
 
 def counts(waiting: DataFrame) -> DataFrame:
     """
-    Return the number of timers due in each second, by topic.
-
-    Args:
-        waiting: rows of `pending`.
+    Return the number of timers of `pending` due in each second, by topic.
 
     Returns:
         second bigint, topic string, timers bigint, far bigint (number of far ones among them).
@@ -75,10 +72,7 @@ def counts(waiting: DataFrame) -> DataFrame:
 
 def rate(sealed: DataFrame) -> DataFrame:
     """
-    Return the rate that all workers together have reached in the hottest seconds.
-
-    Args:
-        sealed: rows of `totals`.
+    Return the rate that all workers together have reached in the hottest seconds of `totals`.
 
     Returns:
         One row: rate double, in callbacks per second: the median over the ten hottest seconds with 1,000 callbacks or
@@ -112,8 +106,6 @@ def forecast(
     Return the load ahead.
 
     Args:
-        spark: session to use.
-        settings: settings with the lake.
         ahead_s: length of the forecast, in seconds from the last sealed second on.
         by: a key of `STEPS_S`.
         topic: glob of the callback topics to count.
@@ -136,7 +128,7 @@ def forecast(
     # The last second in which all partitions are done.
     since = end_ms // 1000 - 1
     until = since + ahead_s
-    requests = requests_of(read(spark, root, REQUESTS), seals, since, fence, until).requests
+    requests, _ = requests_of(read(spark, root, REQUESTS), seals, since, fence, until)
     waiting = pending(requests, recent).where(F.col("second").between(since + 1, until))
     waiting = waiting.where(F.col("topic").rlike(fnmatch.translate(topic)))
     # Computed once; everything else follows from it.
@@ -144,7 +136,7 @@ def forecast(
     timers = F.sum("timers").alias("timers")
     at = (F.col("second") - F.pmod("second", F.lit(step_s))).alias("at")
     totalled = seconds.agg(F.coalesce(timers, F.lit(0)), F.coalesce(F.sum("far"), F.lit(0))).collect()[0]
-    told = Forecast(
+    load = Forecast(
         since=since,
         until=until,
         step_s=step_s,
@@ -156,12 +148,12 @@ def forecast(
         rate=rate(totals(recent)).collect()[0][0] if known_rate is None else known_rate,
     )
     seconds.unpersist()
-    return told
+    return load
 
 
-def plot(told: Forecast, file: Path) -> None:
-    """Draw *told* into *file*, as .png or .svg by its name."""
-    figure, axes = plots.over_time("Timers ahead", f"timers in {told.step_s:,} s")
-    plots.bars(axes, [row["at"] for row in told.steps], [row["timers"] for row in told.steps], told.step_s)
-    axes.set_xlim(plots.moment(told.since), plots.moment(told.until + 1))
+def plot(load: Forecast, file: Path) -> None:
+    """Draw *load* into *file*, as .png or .svg by its name."""
+    figure, axes = plots.over_time("Timers ahead", f"timers in {load.step_s:,} s")
+    plots.bars(axes, [row["at"] for row in load.steps], [row["timers"] for row in load.steps], load.step_s)
+    axes.set_xlim(plots.moment(load.since), plots.moment(load.until + 1))
     figure.savefig(file)

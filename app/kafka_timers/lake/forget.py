@@ -10,15 +10,14 @@ value.
 import asyncio
 import logging
 from collections import defaultdict
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Self
+from operator import itemgetter
+from typing import NamedTuple, Self
 
-from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.reading import TopicLog
 from kafka_timers.broker.topics import answering
 from kafka_timers.core.callbacks import Shown
@@ -28,14 +27,13 @@ from kafka_timers.lake import tables
 from kafka_timers.lake.live import refuse_other_topic
 from kafka_timers.lake.maintain import refuse_blind_commits, until_alone
 from kafka_timers.lake.query import open_views
-from kafka_timers.lake.schema import CANCEL, COPY, REQUEST, REQUESTS
+from kafka_timers.lake.schema import CANCEL, COPY, ID_KEY, RECORD_KEY, REQUEST, REQUESTS
+from kafka_timers.lake.service import topic_settings
 from kafka_timers.settings import LakeSettings
 
-__all__ = ["Forgetting", "Kept", "about", "asked_about"]
+__all__ = ["Forgetting", "Kept"]
 
-_NAME = ("partition", "offset")
 _FOLDER = REQUESTS.partitioned_by
-_ID = ("partition", "timer_id")
 _ABOUT = "timer_id string, callback_key string"
 _VIEW = "kafka_timers_forgotten"
 # A younger file that belongs to no version of the table may be part of a batch that is being landed.
@@ -46,8 +44,7 @@ _RETENTION = ("retention.ms", "cleanup.policy")
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(NamedTuple):
     """
     The traces that Kafka still has.
 
@@ -80,7 +77,7 @@ class Forgetting:
         self._is_about = (
             f"callback_key = {_quoted(key)}" if key is not None else f"timer_id = {_quoted(timer_id or '')}"
         )
-        self._meant = about(tables.read(spark, self._root, REQUESTS), key=key, timer_id=timer_id).persist()
+        self._meant = _about(tables.read(spark, self._root, REQUESTS), key, timer_id).persist()
 
     def __enter__(self) -> Self:
         """
@@ -101,7 +98,8 @@ class Forgetting:
                 *(F.date_format(at(due), "yyyy-MM-dd HH:mm:ss") for at in (F.min, F.max)),
             ).collect()
             open_views(self._spark, self._settings, ["pending"])
-            waits = self._spark.table("pending").join(self._meant.select(*_NAME), [*_NAME], "left_semi").count()
+            own = self._meant.select(*RECORD_KEY)
+            waits = self._spark.table("pending").join(own, [*RECORD_KEY], "left_semi").count()
         if waits:
             raise LakeError(
                 f"{waits} of these timers wait, as far as has been landed, and could not fire without their payload: "
@@ -111,24 +109,19 @@ class Forgetting:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Release the rows."""
         self._meant.unpersist()
 
     def forget(self, now_s: int) -> None:
         """
         Delete the payloads. If it is killed, run it again. It may run beside a landing.
 
-        Args:
-            now_s: UNIX seconds.
-
         Raises:
             LakeError: the lake cannot be written.
         """
         with tables.translated(self._root):
             if self.count:
-                tables.create(self._spark, self._root, REQUESTS)
                 self._meant.createOrReplaceTempView(_VIEW)
-                same = " AND ".join(f"t.`{name}` = s.`{name}`" for name in (*_NAME, *_FOLDER))
+                same = " AND ".join(f"t.`{name}` = s.`{name}`" for name in (*RECORD_KEY, *_FOLDER))
                 until_alone(
                     lambda: self._spark.sql(
                         f"MERGE INTO {tables.name_of(self._root, REQUESTS)} AS t USING {_VIEW} AS s ON {same} WHEN "
@@ -173,66 +166,46 @@ class Forgetting:
 
     async def _kept(self) -> Kept:
         kafka, name = self._settings.kafka, Topics.of(self._settings.topic_prefix).requests
-        places = [tuple(row) for row in self._meant.select(*_NAME).collect()]
+        places = [tuple(row) for row in self._meant.select(*RECORD_KEY).collect()]
         asked = self._meant.where(F.col("topic").isNotNull()).select("topic").distinct()
         callback_topics = sorted(row[0] for row in asked.collect())
         requests: dict[int, list[int]] = defaultdict(list)
-        topics: dict[str, tuple[str, str] | None] = dict.fromkeys(callback_topics)
         async with TopicLog.open(kafka, name) as (log,):
             starts = await log.bounds.starts(log.numbers)
         for number, offset in sorted(places):
             if offset >= starts.get(number, offset + 1):
                 requests[number].append(offset)
-        async with answering(kafka):
-            admin = AIOKafkaAdminClient(**kafka.client_options())
-            try:
-                await admin.start()
-                for topic in callback_topics:
-                    wanted = ConfigResource(ConfigResourceType.TOPIC, topic, dict.fromkeys(_RETENTION))
-                    for answer in await admin.describe_configs([wanted]):
-                        for error, _message, _kind, _name, entries in answer.resources:
-                            told = {entry[0]: str(entry[1]) for entry in entries}
-                            topics[topic] = None if error else (told[_RETENTION[0]], told[_RETENTION[1]])
-            finally:
-                await admin.close()
-        return Kept(dict(requests), topics)
+        async with answering(kafka), Cluster.open(kafka) as cluster:
+            settings = await topic_settings(cluster, callback_topics, *_RETENTION)
+        found = {topic: itemgetter(*_RETENTION)(of_topic) for topic, of_topic in settings.items()}
+        return Kept(dict(requests), {topic: found.get(topic) for topic in callback_topics})
 
 
-def about(requests: DataFrame, *, key: str | None = None, timer_id: str | None = None) -> DataFrame:
-    """
-    Return the rows with a person's payload: requests, refused records, and their copies and cancels.
-
-    Args:
-        requests: rows of `requests`. Forgotten rows are left out.
-        key: callback key of the person.
-        timer_id: id of a timer, if *key* is None.
-
-    Returns:
-        partition int, offset bigint, delay string, due string, kind string, second bigint, topic string.
-    """
+def _about(requests: DataFrame, key: str | None, timer_id: str | None) -> DataFrame:
+    """Return the rows about *key* or *timer_id* that are not forgotten: requests, copies, cancels, refused records."""
     known = requests.where(F.col("forgotten_s").isNull())
     wanted = (key if key is not None else timer_id or "").encode()
     # Rows whose bytes do not contain it need no Python.
     has_it = F.contains(F.col("value"), F.lit(wanted)) if wanted else F.lit(True)
     # If not told, Spark 4.1 guesses by the type hints, and warns.
-    told = F.udf(asked_about, _ABOUT, useArrow=False)(F.when(has_it, F.col("value")))
-    asked = known.where(F.col("kind") != COPY).withColumn("about", told)
+    named = F.udf(_asked_about, _ABOUT, useArrow=False)(F.when(has_it, F.col("value")))
+    asked = known.where(F.col("kind") != COPY).withColumn("about", named)
     if key is not None:
         meant = asked.where((F.col("kind") != CANCEL) & (F.col("about.callback_key") == key))
-        ids = meant.where(F.col("timer_id").isNotNull()).select(*_ID).distinct()
+        ids = meant.where(F.col("timer_id").isNotNull()).select(*ID_KEY).distinct()
         meant = meant.unionByName(
-            asked.where(F.col("kind") == CANCEL).join(ids, [*_ID], "left_semi").select(asked.columns)
+            asked.where(F.col("kind") == CANCEL).join(ids, [*ID_KEY], "left_semi").select(asked.columns)
         )
     else:
         is_its = (F.col("timer_id") == timer_id) | (F.col("about.timer_id") == timer_id)
         meant = asked.where(is_its | (F.col("timer_id").isNull() & (F.col("key") == F.lit(wanted))))
-    columns = (*_NAME, *_FOLDER, "kind", "second", "topic")
+    columns = (*RECORD_KEY, *_FOLDER, "kind", "second", "topic")
     originals = meant.select("partition", F.col("offset").alias("original"))
     copies = known.where(F.col("kind") == COPY).join(originals, ["partition", "original"], "left_semi")
     return meant.select(*columns).unionByName(copies.select(*columns))
 
 
-def asked_about(value: bytes | None) -> tuple[str | None, str | None] | None:
+def _asked_about(value: bytes | None) -> tuple[str | None, str | None] | None:
     """Return timer id and callback key (if it is UTF-8) of the value of a record; None if it does not parse."""
     if value is None:
         return None

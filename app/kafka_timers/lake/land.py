@@ -28,9 +28,8 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
-from typing import cast
+from typing import NamedTuple, cast
 
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, StreamingQueryException
@@ -47,7 +46,7 @@ from kafka_timers.lake import tables
 from kafka_timers.lake.fence import Fence
 from kafka_timers.lake.live import refuse_made_anew
 from kafka_timers.lake.metrics import LakeMetrics
-from kafka_timers.lake.progress import Batch, batch_of
+from kafka_timers.lake.progress import batch_of
 from kafka_timers.lake.records import rejected_of, requests_of
 from kafka_timers.lake.schema import POSITIONS, REJECTED, REQUESTS, SEALS, Table
 from kafka_timers.lake.sealed import seals_of
@@ -72,8 +71,7 @@ _EARLIEST = -2
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
+class _Source(NamedTuple):
     """A topic and its id, its table, and the function that turns its records into rows."""
 
     topic: str
@@ -106,8 +104,6 @@ def land(
     warning if it was to end anyway, because that one lands the rest.
 
     Args:
-        spark: session to run on.
-        settings: settings with the Kafka and the lake.
         every_s: seconds from the start of one batch to the start of the next; None to end when the records that the
             topics held at the start are landed.
         stop: when it is set, this returns after the batch under way.
@@ -132,10 +128,10 @@ def land(
         while not _land(spark, settings, root, sources, fence, every_s, stop, metrics or LakeMetrics(), options):
             log.info("the landing before has written its last batch")
     if fence.is_lost:
-        told = f"landing into {root} has stopped: another landing has taken over, and goes on"
+        ended = f"landing into {root} has stopped: another landing has taken over, and goes on"
         if every_s is not None:
-            raise LakeError(told)
-        log.warning("%s", told)
+            raise LakeError(ended)
+        log.warning("%s", ended)
 
 
 def _land(
@@ -151,33 +147,32 @@ def _land(
 ) -> bool:
     """Return whether landing has ended; False if the landing before was the first to begin or to end a batch."""
     queries: list[StreamingQuery] = []
-    with tables.translated(root):
-        try:
-            offsets = [_starting_offsets(spark, root, source) for source in sources]
-            for table in (POSITIONS, *(source.table for source in sources)):
-                tables.create(spark, root, table)
-            for source, starting in zip(sources, offsets, strict=True):
-                records = _records(spark, settings, source, starting, options)
-                queries.append(_start(records, settings, root, source, fence, every_s))
-            _wait(sources, queries, stop, metrics)
+    try:
+        offsets = [_starting_offsets(spark, root, source) for source in sources]
+        for table in (POSITIONS, *(source.table for source in sources)):
+            tables.create(spark, root, table)
+        for source, starting in zip(sources, offsets, strict=True):
+            records = _records(spark, settings, source, starting, options)
+            queries.append(_start(records, settings, root, source, fence, every_s))
+        _wait(sources, queries, stop, metrics)
+        return True
+    except (StreamingQueryException, Py4JError) as error:
+        if stop.is_set():
+            # A signal to the whole group of processes ends Spark, too.
+            log.info("ended within a batch, which the next run begins anew")
             return True
-        except (StreamingQueryException, Py4JError) as error:
-            if stop.is_set():
-                # A signal to the whole group of processes ends Spark, too.
-                log.info("ended within a batch, which the next run begins anew")
-                return True
-            # Whoever takes over may also have written to table and checkpoint first.
-            if not fence.is_held():
-                log.debug("%s", tables.words_of(error))
-                return True
-            if _DONE_BY_ANOTHER in str(error):
-                return False
-            _explain_loss(spark, settings, root, sources)
-            raise LakeError(f"landing into {root} has stopped: {tables.words_of(error)}") from error
-        finally:
-            for query in queries:
-                with suppress(Py4JError):
-                    query.stop()
+        # Whoever takes over may also have written to table and checkpoint first.
+        if not fence.is_held():
+            log.debug("%s", tables.words_of(error))
+            return True
+        if _DONE_BY_ANOTHER in str(error):
+            return False
+        _explain_loss(spark, settings, root, sources)
+        raise LakeError(f"landing into {root} has stopped: {tables.words_of(error)}") from error
+    finally:
+        for query in queries:
+            with suppress(Py4JError):
+                query.stop()
 
 
 def _sources(settings: LakeSettings) -> list[_Source]:
@@ -272,11 +267,11 @@ def _append(settings: LakeSettings, root: str, source: _Source, fence: Fence, ba
     records = sum(end - before.get(partition, 0) for partition, end in ends.items())
     tasks = spark.sparkContext.defaultParallelism
     gather = records < tasks * _GATHERED_RECORDS
-    rows = source.rows_of(batch)
-    tables.append(rows if gather else rows.coalesce(tasks), root, source.table, name, number, gather=gather)
+    landed = source.rows_of(batch)
+    tables.append(landed if gather else landed.coalesce(tasks), root, source.table, name, number, gather=gather)
     # Not from the rows: a position also passes records that no reader sees: aborted ones and transaction markers.
-    told = [(source.topic, int(partition), end, source.topic_id) for partition, end in ends.items()]
-    positions = tables.constant(spark, told, "topic string, partition int, position bigint, topic_id string")
+    rows = [(source.topic, int(partition), end, source.topic_id) for partition, end in ends.items()]
+    positions = tables.constant(spark, rows, "topic string, partition int, position bigint, topic_id string")
     tables.append(positions.withColumn("landed_s", F.unix_timestamp()), root, POSITIONS, name, number)
 
 
@@ -309,7 +304,7 @@ def _texts(spark: SparkSession, *paths: str) -> dict[str, str]:
 
 def _wait(sources: list[_Source], queries: list[StreamingQuery], stop: threading.Event, metrics: LakeMetrics) -> None:
     """Return when the *queries* of *sources* have ended or, once *stop* is set, after the batches under way."""
-    told: dict[str, int] = {}
+    counted: dict[str, int] = {}
     running = queries
     while running:
         if stop.is_set():
@@ -322,10 +317,11 @@ def _wait(sources: list[_Source], queries: list[StreamingQuery], stop: threading
             query.awaitTermination(_POLL_S)
             batches = [batch_of(progress, source.partitions) for progress in query.recentProgress]
             for batch in batches:
-                if batch.records and batch.number > told.get(source.topic, -1):
-                    told[source.topic] = batch.number
+                if batch.records and batch.number > counted.get(source.topic, -1):
+                    counted[source.topic] = batch.number
                     metrics.count(source.topic, batch)
-                    _tell(query.name, batch)
+                    rate = batch.records / batch.took_s
+                    log.info("%s: %d records in %.1f s, %d/s", query.name, batch.records, batch.took_s, rate)
             if batches:
                 metrics.show(source.topic, batches[-1])
 
@@ -338,18 +334,8 @@ def _end(query: StreamingQuery) -> None:
     query.stop()
 
 
-def _tell(name: str, batch: Batch) -> None:
-    log.info("%s: %d records in %.1f s, %d/s", name, batch.records, batch.took_s, batch.records / batch.took_s)
-
-
 def _explain_loss(spark: SparkSession, settings: LakeSettings, root: str, sources: list[_Source]) -> None:
-    """
-    Raise an error if a topic lacks the records to land next.
-
-    Raises:
-        LakeError: the topic has dropped records, or is another topic.
-        BrokerError: no broker answers.
-    """
+    """Raise a `LakeError` if a topic has dropped the records to land next, or is another topic."""
     ids = asyncio.run(topic_ids(settings.kafka, [source.topic for source in sources]))
     refuse_made_anew({source.topic: source.topic_id for source in sources}, ids)
     limits = asyncio.run(_limits(settings, sources))

@@ -2,21 +2,20 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.reading import TopicLog
 from kafka_timers.broker.seals import last_seals, latest, served_counts
 from kafka_timers.broker.topics import answering
 from kafka_timers.core.wire import Sealed, Topics, number_in
 from kafka_timers.errors import BrokerError, LakeError, TopicsError
-from kafka_timers.lake.service import topic_ids
+from kafka_timers.lake.service import topic_ids, topic_settings
 from kafka_timers.lake.session import kafka_options
 from kafka_timers.lake.tables import read_topic_ids, root_of, words_of
 from kafka_timers.settings import LakeSettings
@@ -28,8 +27,6 @@ _TAIL = 20
 _MAX_MESSAGE = "max.message.bytes"
 # Kafka's default, assumed if the lake may not read the topic's settings.
 _MAX_MESSAGE_BYTES = 1_048_588
-
-
 # Many records at once, because nobody waits for a single one.
 _BATCH_BYTES = 256 << 10
 _SINK = {
@@ -43,8 +40,7 @@ _SINK = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Live:
+class Live(NamedTuple):
     """
     State of the live service.
 
@@ -93,7 +89,6 @@ def publish(records: DataFrame, settings: LakeSettings) -> None:
     Args:
         records: partition int, key binary, value binary. The topic must have these partitions: for another one, Spark
             would wait a minute and fail.
-        settings: settings of the job.
 
     Raises:
         BrokerError: the topic has not accepted all of them.
@@ -101,13 +96,9 @@ def publish(records: DataFrame, settings: LakeSettings) -> None:
     topic = Topics.of(settings.topic_prefix).requests
     # A batch that the topic refuses as too large is split by this size, so it would be sent unchanged without end.
     batch_bytes = min(_BATCH_BYTES, asyncio.run(_message_bytes_max(settings.kafka, topic)))
-    sink = {
-        **kafka_options(settings.kafka),
-        "topic": topic,
-        "kafka.batch.size": str(batch_bytes),
-    }
+    sink = {**kafka_options(settings.kafka), **_SINK, "topic": topic, "kafka.batch.size": str(batch_bytes)}
     try:
-        records.write.format("kafka").options(**sink, **_SINK).save()
+        records.write.format("kafka").options(**sink).save()
     except (PySparkException, Py4JError) as error:
         raise BrokerError(f"not all records could be published to {topic}: {words_of(error)}") from error
 
@@ -115,8 +106,6 @@ def publish(records: DataFrame, settings: LakeSettings) -> None:
 def refuse_other_topic(spark: SparkSession, settings: LakeSettings) -> None:
     """
     Refuse a `timer-request` that is not the one that the lake was made from.
-
-    A lake that was landed only by a version that noted no ids is not refused.
 
     Raises:
         LakeError: the topic is missing or was made anew, or the lake cannot be read.
@@ -131,11 +120,7 @@ def refuse_other_topic(spark: SparkSession, settings: LakeSettings) -> None:
 
 def refuse_made_anew(landed: Mapping[str, str], ids: Mapping[str, str]) -> None:
     """
-    Refuse topics that have another id than those that were landed before.
-
-    Args:
-        landed: ids of landed topics by name.
-        ids: present ids by name.
+    Refuse topics that have another id than when they were landed. Both arguments have ids by name.
 
     Raises:
         LakeError: a topic has another id.
@@ -173,13 +158,6 @@ async def _last_tick(log: TopicLog, partitions: int) -> int:
 
 
 async def _message_bytes_max(kafka: Kafka, topic: str) -> int:
-    async with answering(kafka):
-        admin = AIOKafkaAdminClient(**kafka.client_options())
-        try:
-            await admin.start()
-            wanted = ConfigResource(ConfigResourceType.TOPIC, topic, {_MAX_MESSAGE: None})
-            answers = [answer.resources for answer in await admin.describe_configs([wanted])]
-        finally:
-            await admin.close()
-    limits = [int(entry[1]) for resources in answers for resource in resources for entry in resource[4]]
-    return limits[0] if limits else _MAX_MESSAGE_BYTES
+    async with answering(kafka), Cluster.open(kafka) as cluster:
+        settings = (await topic_settings(cluster, [topic], _MAX_MESSAGE)).get(topic, {})
+    return int(settings.get(_MAX_MESSAGE, _MAX_MESSAGE_BYTES))

@@ -4,15 +4,14 @@ Look up the records that concern the timers of one id or key, without a pass ove
 They are read once, and are few. So what became of them is computed from these rows (`few`), and not from the tables.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from kafka_timers.errors import LakeError
 from kafka_timers.lake.contents import asked_in
-from kafka_timers.lake.schema import COPY, REQUEST, REQUESTS
+from kafka_timers.lake.schema import COPY, RECORD_KEY, REQUEST, REQUESTS
 from kafka_timers.lake.tables import constant
 
 __all__ = ["Only", "records_of"]
@@ -22,11 +21,10 @@ _RECORDS_MAX = 10_000
 # Spark compares a row with so many offsets, and looks for them by the bounds of its files.
 _LISTED_MAX = 100
 
-_NAME, _FOLDER = ("partition", "offset"), REQUESTS.partitioned_by
+_FOLDER = REQUESTS.partitioned_by
 
 
-@dataclass(frozen=True, slots=True)
-class Only:
+class Only(NamedTuple):
     """
     The timers that a query is about.
 
@@ -41,11 +39,7 @@ class Only:
 
 def records_of(requests: DataFrame, only: Only) -> list[dict[str, Any]]:
     """
-    Return all records that concern the timers of *only*: requests, cancels and copies of the same ids.
-
-    Args:
-        requests: all rows of `requests`.
-        only: an id or a key, or both.
+    Return all records that concern the timers of *only*, an id or a key or both: requests, cancels and copies.
 
     Returns:
         rows of `requests`, in no order.
@@ -82,7 +76,7 @@ def _records_of_key(requests: DataFrame, key: str) -> list[dict[str, Any]]:
 def _rows(requests: DataFrame, found: DataFrame) -> list[dict[str, Any]]:
     """Return the rows *found* of *requests*, with all columns."""
     # The first look reads some columns of all files, and the second one all columns of the files with these rows.
-    places = found.select(*_FOLDER, *_NAME).limit(_RECORDS_MAX + 1).collect()
+    places = found.select(*_FOLDER, *RECORD_KEY).limit(_RECORDS_MAX + 1).collect()
     if len(places) > _RECORDS_MAX:
         raise LakeError(
             f"more than {_RECORDS_MAX:,} records concern these timers: ask for all timers, with a condition in SQL"
@@ -97,6 +91,6 @@ def _rows(requests: DataFrame, found: DataFrame) -> list[dict[str, Any]]:
         near = near.where(F.col("offset").isin(offsets))
     else:
         wanted = constant(requests.sparkSession, names, "partition int, offset bigint")
-        near = near.join(F.broadcast(wanted), [*_NAME], "left_semi")
+        near = near.join(F.broadcast(wanted), [*RECORD_KEY], "left_semi")
     rows = near.select(*REQUESTS.columns.names).collect()
     return [row.asDict(recursive=True) for row in rows if (row["partition"], row["offset"]) in names]

@@ -28,6 +28,7 @@ from kafka_timers.lake.schema import (
     BUCKETS,
     COPY,
     DELAYS_S,
+    ID_KEY,
     POSITIONS,
     REJECTED,
     REQUEST,
@@ -50,7 +51,6 @@ _ATTEMPTS = 5
 _BY_YEAR, _BY_MONTH = "more", "1y"
 _BY_DAY = [delay for delay in DELAYS_S if delay != _BY_MONTH]
 
-_ID = ("partition", "timer_id")
 
 _S3 = ("s3", "s3a", "s3n")
 _ONE_DRIVER = "io.delta.storage.S3SingleDriverLogStore"
@@ -86,11 +86,6 @@ def optimize(spark: SparkSession, settings: LakeSettings, now_s: int) -> None:
     """
     Merge small files, and sort by second the requests that come due next.
 
-    Args:
-        spark: session to run on.
-        settings: settings with the lake and the horizon of promote.
-        now_s: UNIX seconds.
-
     Raises:
         LakeError: the lake cannot be read or written, or a landing could lose rows.
     """
@@ -99,19 +94,19 @@ def optimize(spark: SparkSession, settings: LakeSettings, now_s: int) -> None:
     with tables.translated(root):
         for table in TABLES:
             if table is not REQUESTS and tables.exists(spark, root, table):
-                _told(f"merged {table.name}", spark.sql(f"OPTIMIZE {tables.name_of(root, table)}"))
+                _log_files(f"merged {table.name}", spark.sql(f"OPTIMIZE {tables.name_of(root, table)}"))
         if tables.exists(spark, root, REQUESTS):
             _optimize_requests(spark, root, now_s + settings.horizon_s + _AHEAD_S, settings.horizon_s + _AHEAD_S)
 
 
 def _optimize_requests(spark: SparkSession, root: str, until: int, ahead_s: int) -> None:
     name, soon = tables.name_of(root, REQUESTS), waiting_by(until)
-    _told("merged requests", spark.sql(f"OPTIMIZE {name} WHERE NOT ({soon})"))
+    _log_files("merged requests", spark.sql(f"OPTIMIZE {name} WHERE NOT ({soon})"))
     unsorted = _files(tables.read(spark, root, REQUESTS), soon) - _sorted_files(spark, root, ahead_s)
     folders = sorted({folder for file in unsorted if (folder := _folder(file))})
     if folders:
         where = " OR ".join(f"(delay = '{delay}' AND due = '{due}')" for delay, due in folders)
-        _told(
+        _log_files(
             f"sorted {len(folders)} folders of requests", spark.sql(f"OPTIMIZE {name} WHERE {where} ZORDER BY (second)")
         )
 
@@ -151,7 +146,7 @@ def _folder(file: str) -> tuple[str, ...] | None:
     return found.groups() if found else None
 
 
-def _told(what: str, result: DataFrame) -> None:
+def _log_files(what: str, result: DataFrame) -> None:
     [metrics] = result.select("metrics.numFilesRemoved", "metrics.numFilesAdded").collect()
     log.info("%s: %d files became %d", what, *metrics)
 
@@ -163,11 +158,7 @@ def expire(spark: SparkSession, settings: LakeSettings, keep_days: int, now_s: i
     """
     Delete rows that were done longer than *keep_days* ago, folder by folder, and files that no table uses any more.
 
-    Args:
-        spark: session to run on.
-        settings: settings with the lake.
-        keep_days: a folder stays for this many days after its day, month or year.
-        now_s: UNIX seconds.
+    A folder stays for so many days after its day, month or year.
 
     Raises:
         LakeError: the lake cannot be read or written, or a landing could lose rows.
@@ -288,29 +279,26 @@ def still_needed(
     asked, copies = judged.where(kind != COPY), judged.where(kind == COPY)
 
     open_requests = asked.where("is_open").select(columns).unionByName(live).where(kind == REQUEST)
-    ids = asked.where(F.col("timer_id").isNotNull()).select(*_ID).distinct()
-    behind = open_requests.join(ids, [*_ID], "left_semi").groupBy(*_ID).agg(F.min("offset").alias("open_from"))
+    ids = asked.where(F.col("timer_id").isNotNull()).select(*ID_KEY).distinct()
+    behind = open_requests.join(ids, [*ID_KEY], "left_semi").groupBy(*ID_KEY).agg(F.min("offset").alias("open_from"))
     if has_conditions(old) or has_conditions(live):
         behind = _judged_by(asked.where("is_open").select(columns).unionByName(live), asked, behind)
     stays = F.col("is_open") | F.coalesce(F.col("offset") > F.col("open_from"), F.lit(False))
-    asked = asked.join(behind, [*_ID], "left").where(stays)
+    asked = asked.join(behind, [*ID_KEY], "left").where(stays)
     originals = asked.select("partition", F.col("offset").alias("original"), F.lit(True).alias("has_original"))
     copies = copies.join(originals, ["partition", "original"], "left").where("is_open OR has_original")
     return asked.select(columns).unionByName(copies.select(columns))
 
 
 def _judged_by(stays: DataFrame, asked: DataFrame, behind: DataFrame) -> DataFrame:
-    """
-    Return *behind*, extended by the records that the conditions of *stays* are judged by.
-
-    Those are all back to the last request without a condition, which counts independently of earlier records.
-    """
-    first = stays.where(F.col("condition").isNotNull()).groupBy(*_ID).agg(F.min("offset").alias("first"))
+    """Return *behind*, extended by the records that the conditions of *stays* are judged by."""
+    # Those are all back to the last request without a condition, which counts independently of earlier records.
+    first = stays.where(F.col("condition").isNotNull()).groupBy(*ID_KEY).agg(F.min("offset").alias("first"))
     plain = asked.where((F.col("kind") == REQUEST) & F.col("condition").isNull())
-    plain = plain.join(first, [*_ID]).where(F.col("offset") < F.col("first"))
-    since = plain.groupBy(*_ID).agg((F.max("offset") - 1).alias("open_from"))
-    since = first.join(since, [*_ID], "left").select(*_ID, F.coalesce("open_from", F.lit(-1)).alias("open_from"))
-    return behind.unionByName(since).groupBy(*_ID).agg(F.min("open_from").alias("open_from"))
+    plain = plain.join(first, [*ID_KEY]).where(F.col("offset") < F.col("first"))
+    since = plain.groupBy(*ID_KEY).agg((F.max("offset") - 1).alias("open_from"))
+    since = first.join(since, [*ID_KEY], "left").select(*ID_KEY, F.coalesce("open_from", F.lit(-1)).alias("open_from"))
+    return behind.unionByName(since).groupBy(*ID_KEY).agg(F.min("open_from").alias("open_from"))
 
 
 def _keep_only(spark: SparkSession, root: str, table: Table, where: str, needed: DataFrame) -> None:
@@ -321,8 +309,6 @@ def _keep_only(spark: SparkSession, root: str, table: Table, where: str, needed:
     try:
         kept = needed.count()
         if kept < before:
-            # The written rows have all columns, including new ones that the table lacks.
-            tables.create(spark, root, table)
             writer = needed.select(*table.columns.names).write.format("delta").mode("overwrite")
             writer.option("replaceWhere", where).save(tables.path_of(root, table))
         log.info("%s: %d rows have gone, and %d of their folders are still needed", table.name, before - kept, kept)
@@ -331,12 +317,7 @@ def _keep_only(spark: SparkSession, root: str, table: Table, where: str, needed:
 
 
 def until_alone(work: Callable[[], object]) -> None:
-    """
-    Do *work*, and repeat it if a landing has appended to the rows that it read.
-
-    Raises:
-        PySparkException: the last error of *work*.
-    """
+    """Do *work*, and repeat it some times if a landing has appended to the rows that it read."""
     for attempt in range(_ATTEMPTS):
         try:
             work()

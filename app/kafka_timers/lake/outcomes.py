@@ -21,11 +21,12 @@ from collections.abc import Callable, Sequence
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from kafka_timers.lake.schema import REFUSED, REQUEST, asked_ms
+from kafka_timers.lake.schema import RECORD_KEY, REFUSED, REQUEST, SEAL_KEY, asked_ms
 from kafka_timers.lake.versions import marks_of
 
 __all__ = [
     "INTERVAL",
+    "TIMER",
     "by_seal",
     "counted_as",
     "covered",
@@ -40,18 +41,14 @@ __all__ = [
     "waits_longer",
 ]
 
-_REQUEST = ("partition", "offset")
-_SEAL = ("partition", "end_ms", "fence")
+# Columns that `outcomes_of` and `pending.pending` take from a request.
+TIMER = (*RECORD_KEY, "appended_ms", "second", "millis", "timer_id", "topic")
 INTERVAL = ("end_ms", "fence", "horizon_s", "horizon_from", "appended_ms")
 
 
 def figures(fired: DataFrame, *by: str) -> DataFrame:
     """
-    Return the counts and the digest that seals would have for *fired*.
-
-    Args:
-        fired: rows of `fires`.
-        by: columns of *fired* that name a group.
+    Return the counts and the digest that seals would have for *fired*, rows of `fires`, by group.
 
     Returns:
         *by*, due bigint, fired bigint, rejected bigint, digest bigint (as in `seals`), late bigint.
@@ -76,8 +73,7 @@ def totals(seals: DataFrame) -> DataFrame:
     """
     Return the figures of each complete seal, including those of its slices.
 
-    Args:
-        seals: rows of `seals`. A duplicate, which at-least-once may write, counts once.
+    A duplicate, which at-least-once may write, counts once.
 
     Returns:
         partition int, end_ms bigint, fence bigint, first_ms bigint, due bigint, fired bigint, rejected bigint,
@@ -85,11 +81,11 @@ def totals(seals: DataFrame) -> DataFrame:
     """
     counts = ("due", "fired", "rejected", "digest")
     lateness = ("lateness_p99_ms", "lateness_max_ms")
-    once = seals.select(*_SEAL, "first_ms", "through", *counts, *lateness, "appended_ms")
+    once = seals.select(*SEAL_KEY, "first_ms", "through", *counts, *lateness, "appended_ms")
     return (
-        once.groupBy(*_SEAL, "through", *counts)
+        once.groupBy(*SEAL_KEY, "through", *counts)
         .agg(F.min("first_ms").alias("first_ms"), *(F.max(name).alias(name) for name in (*lateness, "appended_ms")))
-        .groupBy(*_SEAL)
+        .groupBy(*SEAL_KEY)
         .agg(
             F.min("first_ms").alias("first_ms"),
             *(F.sum(name).alias(name) for name in counts),
@@ -106,9 +102,8 @@ def intervals_of(seals: DataFrame) -> DataFrame:
     """
     Return the sealed intervals of each partition, one for each complete seal. Fences never decrease.
 
-    Args:
-        seals: rows of `seals`. With at-least-once, a paused owner may add a seal with a lower fence than one before it.
-            Such a seal is left out, because it reports nothing new.
+    With at-least-once, a paused owner may add a seal with a lower fence than one before it. Such a seal is left out,
+    because it reports nothing new.
 
     Returns:
         partition int, end_ms bigint, fence bigint, horizon_s bigint, horizon_from bigint, appended_ms bigint (of the
@@ -117,7 +112,7 @@ def intervals_of(seals: DataFrame) -> DataFrame:
     before = Window.partitionBy("partition").orderBy("end_ms", "fence").rowsBetween(Window.unboundedPreceding, -1)
     return (
         seals.where(F.col("through").isNull())
-        .groupBy(*_SEAL)
+        .groupBy(*SEAL_KEY)
         .agg(*(F.max(name).alias(name) for name in INTERVAL[2:]))
         .withColumn("passed", F.max("fence").over(before))
         .where(F.col("passed").isNull() | (F.col("fence") >= F.col("passed")))
@@ -139,9 +134,8 @@ def outcomes_of(
     Return the outcomes of requests.
 
     Args:
-        requests: rows of `requests`: the requests in question, all copies of them, all records of their timer ids.
-        intervals: rows of `intervals_of`, without a gap in any partition. A request due before the first interval
-            belongs to it.
+        requests: the requests in question, all copies of them, all records of their timer ids.
+        intervals: those without a gap in any partition. A request due before the first interval belongs to it.
         rejected: partition int, offset bigint and reason string of requests that went to timer-rejected.
         horizon_s: horizon of the workers in seconds; None for the one in the seals.
         changes: those of *requests* that may change one: all copies, and all records of each timer id that has several;
@@ -161,18 +155,8 @@ def outcomes_of(
         A request has fired if sealed_in is set, and reason and taken_by are null. A far request without a copy that
         workers took has the seal of its moment, and fence null.
     """
-    timers = requests.where(F.col("kind") == REQUEST).select(
-        *_REQUEST,
-        "appended_ms",
-        "second",
-        "millis",
-        "timer_id",
-        "topic",
-        "callback",
-        "asks",
-        asked_ms().alias("asked_ms"),
-        *also,
-    )
+    timers = requests.where(F.col("kind") == REQUEST)
+    timers = timers.select(*TIMER, "callback", "asks", asked_ms().alias("asked_ms"), *also)
     moments = timers.groupBy("partition", F.col("asked_ms").alias("at")).agg(
         *(F.min(name).alias(name) for name in ("offset", "second", "appended_ms")), F.max("offset").alias("last_offset")
     )
@@ -184,7 +168,7 @@ def outcomes_of(
     maybe = found.where(_may_lie_behind(horizon_s)).select("partition", "asked_ms")
     late = _seen(timers.join(maybe, ["partition", "asked_ms"], "semi"), marks, found, horizon_s).where(behind)
     refused = requests.where(F.col("kind") == REFUSED).select(
-        *_REQUEST, "appended_ms", "reason", F.lit(False).alias("far"), F.col("offset").alias("at")
+        *RECORD_KEY, "appended_ms", "reason", F.lit(False).alias("far"), F.col("offset").alias("at")
     )
     late = late.drop("interval").withColumn("late", F.lit(True))
     late = late.unionByName(refused.withColumn("late", F.lit(False)), allowMissingColumns=True)
@@ -192,12 +176,7 @@ def outcomes_of(
     sealed = sealed.unionByName(_first_interval(late, intervals, F.col("fence") - 1))
     fence = F.when(F.col("at").isNotNull(), F.col("interval.fence"))
     return sealed.select(
-        *_REQUEST,
-        "appended_ms",
-        "second",
-        "millis",
-        "timer_id",
-        "topic",
+        *TIMER,
         "reason",
         # A request that a seal covers fires by it, in spite of records behind its fence.
         F.when(F.coalesce(F.col("taken_by") < fence, F.lit(True)), F.col("taken_by")).alias("taken_by"),
@@ -217,13 +196,10 @@ def covered(rows: DataFrame, intervals: DataFrame) -> DataFrame:
     """
     Return *rows* with the two intervals of which the later one covers a request; each is null while there is none.
 
-    Args:
-        rows: partition int, offset bigint, second bigint, millis int, and other columns.
-        intervals: rows of `intervals_of`.
-
     Returns:
-        the columns of *rows*, and with the fields `INTERVAL` read struct: the first interval whose fence passes the
-        offset, reached struct: the first one that passes the moment, without a meaning if there is no second.
+        the columns of *rows*, which have partition, offset, second and millis of a request; and with the fields
+        `INTERVAL` read struct: the first interval whose fence passes the offset, reached struct: the first one that
+        passes the moment, without a meaning if there is no second.
     """
     read = _first_interval(rows.withColumn("at", F.col("offset")), intervals, F.col("fence") - 1)
     read = read.withColumnRenamed("interval", "read").withColumn("at", asked_ms())
@@ -231,21 +207,13 @@ def covered(rows: DataFrame, intervals: DataFrame) -> DataFrame:
 
 
 def newest_of(intervals: DataFrame) -> DataFrame:
-    """
-    Return the last interval of each partition.
-
-    Args:
-        intervals: rows of `intervals_of`.
-
-    Returns:
-        partition int, newest struct with the fields `INTERVAL`.
-    """
+    """Return the last interval of each partition: partition int, newest struct with the fields `INTERVAL`."""
     return intervals.groupBy("partition").agg(F.max(F.struct(*INTERVAL)).alias("newest"))
 
 
 def _seen(timers: DataFrame, marks: DataFrame, found: DataFrame, horizon_s: int | None) -> DataFrame:
     """Return *timers*, each with its marks, with the interval of its moment, and the offset at which workers got it."""
-    seen = timers.join(marks, [*_REQUEST], "left")
+    seen = timers.join(marks, [*RECORD_KEY], "left")
     seen = seen.join(found.select("partition", "asked_ms", "interval"), ["partition", "asked_ms"], "left")
     far = by_seal("interval") if horizon_s is None else waits_longer(F.lit(horizon_s))
     return seen.withColumn("far", far).withColumn("at", F.when(far, F.col("copied_at")).otherwise(F.col("offset")))
@@ -289,8 +257,8 @@ def last_second(end_ms: Column) -> Column:
 def _marks(requests: DataFrame, rejected: DataFrame) -> DataFrame:
     return (
         marks_of(requests)
-        .unionByName(rejected.select(*_REQUEST, "reason"), allowMissingColumns=True)
-        .groupBy(*_REQUEST)
+        .unionByName(rejected.select(*RECORD_KEY, "reason"), allowMissingColumns=True)
+        .groupBy(*RECORD_KEY)
         .agg(*(F.max(name).alias(name) for name in ("taken_by", "copied_at", "reason")))
     )
 

@@ -5,13 +5,11 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from kafka_timers.lake.outcomes import by_seal
-from kafka_timers.lake.schema import REQUEST, asked_ms
+from kafka_timers.lake.outcomes import TIMER, by_seal
+from kafka_timers.lake.schema import RECORD_KEY, REQUEST, asked_ms
 from kafka_timers.lake.versions import marks_of
 
 __all__ = ["pending"]
-
-_REQUEST = ("partition", "offset")
 
 
 def pending(requests: DataFrame, seals: DataFrame, also: Sequence[str] = ()) -> DataFrame:
@@ -19,8 +17,8 @@ def pending(requests: DataFrame, seals: DataFrame, also: Sequence[str] = ()) -> 
     Return the requests that were not withdrawn and are not done.
 
     Args:
-        requests: rows of `requests`: the requests in question, all copies of them, all records of their timer ids.
-        seals: rows of `seals`, including the latest complete one of each partition.
+        requests: the requests in question, all copies of them, all records of their timer ids.
+        seals: those in question, including the latest complete one of each partition.
         also: more columns of the requests to return.
 
     Returns:
@@ -35,10 +33,10 @@ def pending(requests: DataFrame, seals: DataFrame, also: Sequence[str] = ()) -> 
     done = (asked_ms() < F.col("seal.end_ms")) & (at < F.col("seal.fence"))
     return (
         requests.where(F.col("kind") == REQUEST)
-        .join(marks_of(requests), [*_REQUEST], "left")
+        .join(marks_of(requests), [*RECORD_KEY], "left")
         .where(F.col("taken_by").isNull())
         .join(F.broadcast(latest), "partition", "left")
         .withColumn("far", far)
         .where(~F.coalesce(done, F.lit(False)))
-        .select(*_REQUEST, "appended_ms", "second", "millis", "timer_id", "topic", "far", "copied_at", *also)
+        .select(*TIMER, "far", "copied_at", *also)
     )

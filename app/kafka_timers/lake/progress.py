@@ -12,7 +12,6 @@ class Batch(NamedTuple):
     A batch of one topic, or a poll that found nothing to land.
 
     Attributes:
-        number: number of the batch.
         records: number of records that it has landed.
         took_s: seconds from its begin to its end.
         behind: number of records of the topic, by offsets, left to the next batch.
@@ -27,13 +26,7 @@ class Batch(NamedTuple):
 
 
 def batch_of(progress: Mapping[str, Any], partitions: int) -> Batch:
-    """
-    Return a `StreamingQueryProgress` as a batch.
-
-    Args:
-        progress: progress of a query whose one source is a topic.
-        partitions: number of partitions of the topic that it reads.
-    """
+    """Return the `StreamingQueryProgress` of a query as a batch. It reads one topic, which has so many *partitions*."""
     [source] = progress["sources"]
     # The metric is missing while nothing has been read.
     mean_behind = float(source["metrics"].get("avgOffsetsBehindLatest", 0))

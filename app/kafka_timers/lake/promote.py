@@ -58,7 +58,7 @@ from kafka_timers.lake.copies import (
 from kafka_timers.lake.live import Live, look, publish, refuse_other_topic
 from kafka_timers.lake.metrics import LakeMetrics
 from kafka_timers.lake.outcomes import intervals_of
-from kafka_timers.lake.schema import BUCKETS, REQUEST, REQUESTS, SEALS
+from kafka_timers.lake.schema import BUCKETS, RECORD_KEY, REQUEST, REQUESTS, SEALS
 from kafka_timers.settings import LakeSettings
 
 __all__ = ["Promoter", "Seen"]
@@ -75,20 +75,18 @@ _TELL_AGAIN_S = 3_600
 # Bytes of a message in addition to its value: the key, and a record batch of its own.
 _AROUND_VALUE_BYTES = 128
 
-_REQUEST = ("partition", "offset")
-
 
 class Seen(NamedTuple):
     """
-    Result of a look at a bucket.
+    Result of a look at a bucket, in numbers of requests.
 
     Attributes:
-        published: number of requests whose copies it has published.
-        late: number of these that were due by the time that all were published.
-        large: number of requests too large for a copy.
-        unsure: number of requests whose condition may not have been judged yet.
+        published: requests whose copies it has published.
+        late: those of them that were due by the time that all were published.
+        large: requests too large for a copy.
+        unsure: requests whose condition may not have been judged yet.
         unsure_to: highest offset of such a request, by partition.
-        promoted: number of requests whose copies workers had; counted if nothing was published.
+        promoted: requests whose copies workers had; counted if nothing was published.
     """
 
     published: int = 0
@@ -100,17 +98,10 @@ class Seen(NamedTuple):
 
 
 class _Decision(NamedTuple):
-    """
-    The facts known to the decision which requests of a bucket are to fire.
-
-    Attributes:
-        live: state of the live service.
-        known: by partition, the offset below which all records are in the tables.
-        wall_s: UNIX second in which the decision began.
-        elapsed_s: the same moment in monotonic seconds.
-    """
+    """The facts known to the decision which requests of a bucket are to fire, and the moment in which it began."""
 
     live: Live
+    # By partition, the offset below which all records are in the tables.
     known: Mapping[int, int]
     wall_s: int
     elapsed_s: float
@@ -121,12 +112,10 @@ class Promoter:
     Promotes the requests that have come within the horizon.
 
     Args:
-        spark: session to use.
-        settings: settings of the job.
         clock: clock of this host, for waits and for the begin of a decision. Workers judge by the latter whether a copy
             is stale.
-        bucket_s: length of a bucket in seconds.
-        wait_s: longest wait in seconds for the landing, and for seals that show that conditions were judged.
+        bucket_s: length of a bucket.
+        wait_s: longest wait for the landing, and for seals that show that conditions were judged.
         land: lands the records that the topics hold; None if another process does it.
         metrics: metrics that count promoted requests.
 
@@ -157,7 +146,7 @@ class Promoter:
         self._metrics = metrics or LakeMetrics()
         self.problems: list[str] = []
         # The closed second last announced to workers, and the time of that.
-        self._told = (0, 0.0)
+        self._announced = (0, 0.0)
         # Offsets up to which records are known to be landed.
         self._known: dict[int, int] = {}
 
@@ -178,7 +167,8 @@ class Promoter:
             if self._land:
                 self._land()
             while True:
-                closed = self._closed()
+                rows = tables.read(self._spark, self._root, BUCKETS).select(*Closed._fields).collect()
+                closed = [Closed(*row) for row in rows]
                 self._tell(closed_second(closed, horizon_s))
                 bucket = next_bucket(closed, self._look().now, horizon_s, self._bucket_s)
                 if bucket is None:
@@ -209,13 +199,14 @@ class Promoter:
         """
         Publish a copy of each request of *bucket* that needs one. This is one look at the bucket.
 
-        Raises:
-            LakeError: as for `catch_up`.
-            BrokerError: as for `catch_up`.
+        It raises what `catch_up` raises.
         """
-        decision = self._decide()
+        # The decision begins before the question for the ends of the log.
+        wall_s, elapsed_s = int(self._clock.wall_s()), self._clock.elapsed_s()
+        live = self._look()
+        decision = _Decision(live, self._landed(live.ends), wall_s, elapsed_s)
         requests = tables.read(self._spark, self._root, REQUESTS)
-        far = self._held_by_nobody(far_requests(requests, bucket), bucket, decision.live)
+        far = self._held_by_nobody(far_requests(requests, bucket), bucket, live)
         counts = (F.count("timer_id").alias("named"), F.min("offset").alias("since"))
         folders = far.groupBy(*REQUESTS.partitioned_by).agg(*counts).collect()
         if not folders:
@@ -228,18 +219,12 @@ class Promoter:
             far, asks, judged_to = self._in_force(requests, far, since, named_in)
         done = need_no_copy(asks, copies_in(requests, bucket)).persist()
         try:
-            seen = self._publish(far.join(done, [*_REQUEST], "left_anti"), bucket, decision, judged_to)
+            seen = self._publish(far.join(done, [*RECORD_KEY], "left_anti"), bucket, decision, judged_to)
             if not seen.published:
                 seen = seen._replace(promoted=done.where("promoted").count())
         finally:
             done.unpersist()
         return seen
-
-    def _decide(self) -> _Decision:
-        """Begin a decision: wait until all records appended by now are known."""
-        wall_s, elapsed_s = int(self._clock.wall_s()), self._clock.elapsed_s()
-        live = self._look()
-        return _Decision(live, self._landed(live.ends), wall_s, elapsed_s)
 
     def _held_by_nobody(self, far: DataFrame, bucket: Bucket, live: Live) -> DataFrame:
         """Return the requests of *far* that workers do not hold themselves."""
@@ -249,8 +234,11 @@ class Promoter:
         columns = "partition int, end_ms bigint, horizon_s bigint, horizon_from bigint"
         # The last seals may not be landed yet.
         newest = tables.constant(self._spark, last, columns)
-        seals = tables.read(self._spark, self._root, SEALS).where(F.col("through").isNull())
-        return left_to_the_lake(far, seals.select(newest.columns).unionByName(newest))
+        return left_to_the_lake(far, self._seals().select(newest.columns).unionByName(newest))
+
+    def _seals(self) -> DataFrame:
+        """Return the complete seals that are landed."""
+        return tables.read(self._spark, self._root, SEALS).where(F.col("through").isNull())
 
     def _in_force(
         self, requests: DataFrame, far: DataFrame, since: int, named_in: Mapping[Folder, int]
@@ -269,7 +257,7 @@ class Promoter:
             return far, asks_about(requests, far, since, named, others_in(folders, named_in)), {}
         asks = asks_about(requests, far, since, named)
         history = history_of(requests, asks)
-        seals = tables.read(self._spark, self._root, SEALS).where(F.col("through").isNull())
+        seals = self._seals()
         newest = seals.groupBy("partition").agg(F.max("last").alias("newest"))
         fences = _fences(seals)
         seals = seals.join(F.broadcast(newest), "partition")
@@ -362,10 +350,6 @@ class Promoter:
             log.warning("workers have no horizon: they keep all requests themselves and drop the copies from the lake")
         return live
 
-    def _closed(self) -> list[Closed]:
-        rows = tables.read(self._spark, self._root, BUCKETS).select(*Closed._fields).collect()
-        return [Closed(*row) for row in rows]
-
     def _landed(self, ends: Mapping[int, int]) -> dict[int, int]:
         """Wait until all records below *ends* are in the tables, and return the landed offsets."""
         refuse_other_topic(self._spark, self._settings)
@@ -396,7 +380,7 @@ class Promoter:
             return all(offset < fences.get(number, 0) for number, offset in offsets.items())
 
         until_s = self._clock.elapsed_s() + self._wait_s
-        while not passed(_fences(tables.read(self._spark, self._root, SEALS).where(F.col("through").isNull()))):
+        while not passed(_fences(self._seals())):
             if self._clock.elapsed_s() > until_s:
                 return False
             if self._land and passed({number: seal.fence for number, seal in self._look().seals.items()}):
@@ -414,14 +398,14 @@ class Promoter:
     def _tell(self, second: int) -> None:
         """Tell workers up to which *second* all is promoted. A failure here does not stop promotion."""
         self._metrics.closed.value = second or None
-        told, told_s = self._told
+        announced, at_s = self._announced
         now_s = self._clock.elapsed_s()
-        if not second or (second == told and now_s < told_s + _TELL_AGAIN_S):
+        if not second or (second == announced and now_s < at_s + _TELL_AGAIN_S):
             return
         landed = self._known or tables.read_positions(self._spark, self._root, self._topic)
         try:
             asyncio.run(tell_closed(self._settings.kafka, self._settings.topic_prefix, second, landed))
-            self._told = (second, now_s)
+            self._announced = (second, now_s)
         except BrokerError as error:
             log.warning("workers do not know that seconds up to %d are promoted: %s", second, error)
 

@@ -4,7 +4,7 @@ Check the lake's records by the counts in the seals, and the seals by each other
 A seal counts all records of the request log below its fence, from some offset on, with any outcome. If two seals count
 from the same offset, their difference stands for the records between their fences. The lake must have these records, so
 a request that the lake has lost is missed long before it is due. Each seal also names the one before it, so no seal can
-be removed, moved or rewritten.
+be removed, moved or rewritten. Findings have the columns `schema.FINDING`.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from kafka_timers.lake.schema import CANCEL, COPY, FINDING
+from kafka_timers.lake.schema import CANCEL, COPY, FINDING, about_seals
 from kafka_timers.lake.tables import constant
 
 __all__ = [
@@ -22,7 +22,7 @@ __all__ = [
     "counted_between",
     "digest_of_record",
     "digest_without_headers",
-    "is_altered",
+    "has_own_digest",
     "records_in",
     "tallied",
     "unread",
@@ -42,10 +42,8 @@ def records_in(requests: DataFrame, spans: DataFrame) -> DataFrame:
     """
     Return the *requests* in *spans*.
 
-    Args:
-        requests: rows of `requests`.
-        spans: partition int, since bigint (the first offset) and to bigint (the offset behind the last one), and other
-            columns, which the requests get.
+    *spans* have partition int, since bigint (the first offset), to bigint (the offset behind the last one), and other
+    columns, which the requests get.
     """
     return _between(requests, spans).join(F.broadcast(spans), "partition").where(_lies_in()).drop("since", "to")
 
@@ -78,39 +76,23 @@ def _hashed() -> list[Column]:
     return [sum(lacks, F.col("partition").cast("bigint")), *map(F.col, _HASHED)]
 
 
-def is_altered() -> Column:
-    """
-    Return a column: whether key, value, headers or append time of a row of `requests` do not match its digest.
-
-    It is false of copies, which have no value, and of forgotten rows.
-    """
-    return _has_own_digest() & (digest_of_record() != F.col("digest"))
-
-
-def _may_be_altered() -> Column:
-    """Return a column: false of all rows without headers that are not altered."""
-    return _has_own_digest() & (F.col("headers").isNotNull() | (digest_without_headers() != F.col("digest")))
-
-
-def _has_own_digest() -> Column:
+def has_own_digest() -> Column:
+    """Return a column: whether a row of `requests` has its bytes, as copies and forgotten rows have not."""
     has_bytes = F.coalesce("value", "key").isNotNull() | F.col("headers").isNotNull()
     is_forgotten = F.col("forgotten_s").isNotNull() & ~has_bytes
-    return F.col("digest").isNotNull() & (F.col("kind") != COPY) & ~is_forgotten
+    return (F.col("kind") != COPY) & ~is_forgotten
 
 
 def counted_between(seals: DataFrame) -> DataFrame:
     """
     Return for each complete seal the count of the records read between the fence of the seal before it and its own.
 
-    Args:
-        seals: rows of `seals`.
-
     Returns:
         partition int, read_from bigint, offset bigint (on timer-sealed), last bigint, since bigint and fence bigint
         (offsets on timer-request, since is included), counted bigint, digest bigint, and the parts of counted: near,
         far and cancels, bigint. If no earlier seal counts from the same offset, since is that offset.
     """
-    told = seals.where(F.col("read_from").isNotNull() & F.col("through").isNull()).withColumns(
+    counting = seals.where(F.col("read_from").isNotNull() & F.col("through").isNull()).withColumns(
         {
             "counted": F.col("near") + F.col("far") + F.col("cancels"),
             "read_digest": F.col("near_digest") + F.col("far_digest") + F.col("cancels_digest"),
@@ -121,7 +103,7 @@ def counted_between(seals: DataFrame) -> DataFrame:
     def news(name: str) -> Column:
         return F.col(name) - F.coalesce(F.lag(name).over(order), F.lit(0))
 
-    return told.select(
+    return counting.select(
         *_RUN,
         "offset",
         "last",
@@ -153,13 +135,10 @@ def tallied(
     counted: DataFrame, requests: DataFrame, appended: DataFrame, keep: Callable[[DataFrame], DataFrame]
 ) -> Tally:
     """
-    Count the lake's records and check their digests, in one pass.
+    Count the lake's records, and check their digests, in one pass.
 
-    Args:
-        counted: rows of `counted_between`.
-        requests: all rows of `requests`.
-        appended: partition int, since bigint and to bigint: offsets of further records whose digests are checked.
-        keep: see `TimeRange`.
+    *counted* are rows of `counted_between`. Digests are also checked of records in the spans *appended*, see
+    `records_in`.
     """
     runs = counted.groupBy(*_RUN).agg(
         F.min("since").alias("since"),
@@ -174,27 +153,22 @@ def tallied(
     near = near.join(F.broadcast(of_run), (F.col("partition") == F.col("of")) & _lies_in(), "left")
     near = near.drop("of", "since", "to").join(F.broadcast(appended), "partition", "left")
     near = near.where(F.col("read_from").isNotNull() | _lies_in()).withColumn("has_digest", F.col("digest"))
-    has = keep(_had(near, _RUN, F.count_if(_may_be_altered()).alias("suspects")))
+    # Without a look at headers, which takes many times longer.
+    may_be_altered = has_own_digest() & (F.col("headers").isNotNull() | (digest_without_headers() != F.col("digest")))
+    has = keep(_had(near, _RUN, F.count_if(may_be_altered).alias("suspects")))
     return Tally(runs, has, not has.where("suspects > 0").isEmpty())
 
 
 def unread(counted: DataFrame, tally: Tally, requests: DataFrame, keep: Callable[[DataFrame], DataFrame]) -> DataFrame:
     """
-    Return a finding for each seal whose count since the seal before it differs from the lake's records.
+    Return a finding (unread) for each seal whose count since the seal before it differs from the lake's records.
 
-    Args:
-        counted: rows of `counted_between`.
-        tally: what `tallied` returns for these.
-        requests: all rows of `requests`.
-        keep: see `TimeRange`.
-
-    Returns:
-        kind string (unread), partition int, offset bigint (null), second bigint, detail string.
+    *tally* is what `tallied` returns for *counted*, rows of `counted_between`.
     """
     both = tally.runs.join(tally.has, [*_RUN], "left").fillna(0, ["has", "has_digest"])
     wrong = keep(both.where(_differs()).select(*_RUN, "since", "to"))
     if wrong.isEmpty():
-        return _none(counted)
+        return constant(counted.sparkSession, [], FINDING)
     # Find the seals that differ.
     counted = counted.join(wrong.select(*_RUN), [*_RUN])
     marks = counted.select(*_RUN, (F.col("fence") - 1).alias("offset"), "fence").distinct()
@@ -206,63 +180,29 @@ def unread(counted: DataFrame, tally: Tally, requests: DataFrame, keep: Callable
     rows = rows.unionByName(marks, allowMissingColumns=True)
     rows = rows.withColumn("fence", F.first("fence", ignorenulls=True).over(behind_it)).where("is_row")
     has = _had(rows, (*_RUN, "fence"))
-    told = counted.join(has, [*_RUN, "fence"], "left").fillna(0, [*_HAS])
+    rows = counted.join(has, [*_RUN, "fence"], "left").fillna(0, [*_HAS])
     # Of several seals with one fence, the first one counts the records below it.
-    told = told.withColumns({name: F.when(F.col("since") < F.col("fence"), F.col(name)).otherwise(0) for name in _HAS})
+    rows = rows.withColumns({name: F.when(F.col("since") < F.col("fence"), F.col(name)).otherwise(0) for name in _HAS})
     detail = F.format_string(
         "the seal counts %d records at offsets %d to %d (%d near, %d far, %d cancels), digest %016x; the lake has %d "
         "(%d cancels), digest %016x",
-        *(
-            "counted",
-            "since",
-            F.col("fence") - 1,
-            "near",
-            "far",
-            "cancels",
-            "digest",
-            "has",
-            "has_cancels",
-            "has_digest",
-        ),
+        *("counted", "since", F.col("fence") - 1, "near", "far", "cancels", "digest"),
+        *_HAS,
     )
-    return told.where(_differs()).select(
-        F.lit("unread").alias("kind"),
-        "partition",
-        F.lit(None).cast("bigint").alias("offset"),
-        F.col("last").alias("second"),
-        detail.alias("detail"),
-    )
+    return about_seals(rows.where(_differs()), "unread", detail)
 
 
 def broken_links(seals: DataFrame) -> DataFrame:
-    """
-    Return a finding for each seal that does not name the seal before it in the lake.
-
-    Args:
-        seals: rows of `seals`.
-
-    Returns:
-        kind string (chain), partition int, offset bigint (null), second bigint, detail string.
-    """
+    """Return a finding (chain) for each of *seals* that does not name the seal before it in the lake."""
     order = Window.partitionBy("partition").orderBy("offset")
     before = F.unhex(F.sha2(F.lag("value").over(order), 256))
-    other = F.coalesce(F.col("previous"), F.lit(b"")) != F.col("before")
+    named = F.coalesce(F.col("previous"), F.lit(b""))
     detail = F.format_string(
         "the seal at offset %d follows one with SHA-256 %s, and the one before it in the lake has %s",
-        *("offset", _hex(F.coalesce(F.col("previous"), F.lit(b"")))),
-        _hex(F.col("before")),
+        *("offset", _hex(named), _hex(F.col("before"))),
     )
-    return (
-        seals.withColumn("before", before)
-        .where(F.col("before").isNotNull() & other)
-        .select(
-            F.lit("chain").alias("kind"),
-            "partition",
-            F.lit(None).cast("bigint").alias("offset"),
-            F.col("last").alias("second"),
-            detail.alias("detail"),
-        )
-    )
+    # Nothing comes before the first seal of a partition, and a comparison with that is null.
+    return about_seals(seals.withColumn("before", before).where(named != F.col("before")), "chain", detail)
 
 
 def _between(requests: DataFrame, spans: DataFrame) -> DataFrame:
@@ -293,7 +233,3 @@ def _differs() -> Column:
 def _hex(digest: Column) -> Column:
     shown = F.concat(F.lower(F.substring(F.hex(digest), 1, _SHOWN)), F.lit("…"))
     return F.when(F.length(digest) == 0, "none").otherwise(shown)
-
-
-def _none(frame: DataFrame) -> DataFrame:
-    return constant(frame.sparkSession, [], FINDING)

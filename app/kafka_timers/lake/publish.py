@@ -27,14 +27,7 @@ Published = Mapping[tuple[int, str], Day]
 def published_days(
     spark: SparkSession, settings: LakeSettings, known: Collection[tuple[int, str]]
 ) -> Iterator[PublishedDay]:
-    """
-    Yield the lines to publish of the lake at *settings*, day by day.
-
-    Args:
-        spark: session to use.
-        settings: settings with the lake.
-        known: partitions and days to leave out.
-    """
+    """Yield the lines to publish of the lake, day by day, except for the partitions and days that are *known*."""
     seals = read(spark, root_of(settings), SEALS)
     newest = seals.groupBy("partition").agg(F.max("day").alias("newest"))
     ended = seals.join(F.broadcast(newest), "partition").where(F.col("day") < F.col("newest"))
@@ -47,16 +40,9 @@ def published_days(
 
 def changed_days(seals: DataFrame, published: Published, first: int, last: int) -> DataFrame:
     """
-    Return a finding for each partition and day whose seals are not those that were published.
+    Return a finding (published) for each partition and day whose seals are not those that were published.
 
-    Args:
-        seals: rows of `seals`.
-        published: published days by partition and date.
-        first: UNIX second; days before it are not compared.
-        last: UNIX second; days behind it are not compared.
-
-    Returns:
-        kind string (published), partition int, offset bigint (null), second bigint, detail string.
+    Only days from *first* to *last* are compared. Findings have the columns `schema.FINDING`.
     """
     dates = _dates(first, last)
     wanted = {(number, on): day for (number, on), day in published.items() if on in dates}

@@ -41,7 +41,9 @@ from kafka_timers.lake.schema import (
     AUDIT_FINDINGS,
     AUDIT_SECONDS,
     BUCKETS,
+    ID_KEY,
     POSITIONS,
+    RECORD_KEY,
     REJECTED,
     REQUEST,
     REQUESTS,
@@ -68,10 +70,7 @@ __all__ = [
     "waiting",
 ]
 
-_NAME = ("partition", "offset")
-_ID = ("partition", "timer_id")
-_TIMER = (*_NAME, "appended_at", "second", "due_at", "millis", "topic", "timer_id", "far")
-
+_TIMER = (*RECORD_KEY, "appended_at", "second", "due_at", "millis", "topic", "timer_id", "far")
 
 # Columns of `pending.pending` and `outcomes.outcomes_of` that the views need.
 _PENDING = (
@@ -82,7 +81,6 @@ _OUTCOME = (
     f"{_PENDING}, reason string, taken_by bigint, fence bigint, sealed_in bigint, late boolean, seal_appended_ms bigint"
 )
 
-
 # The tables that are views as they are, with timestamps and the seconds that these come from.
 _MOMENTS: dict[Table, dict[str, str]] = {
     SEALS: {"last_at": "last"},
@@ -92,7 +90,6 @@ _MOMENTS: dict[Table, dict[str, str]] = {
     AUDIT_SECONDS: {"audited_at": "audited_s", "last_at": "last"},
     AUDIT_FINDINGS: {"audited_at": "audited_s", "second_at": "second"},
 }
-
 
 # The views that show what became of requests.
 _OUTCOMES = ("pending", "fired", "cancelled", "ignored", "lateness")
@@ -116,8 +113,6 @@ def open_views(
     Create temporary views of *spark*. They show the rows that are landed at the time of each query.
 
     Args:
-        spark: session that gets the views.
-        settings: settings with the lake.
         names: the views to create, some of `VIEWS`.
         only: show only these timers in requests, pending, fired, cancelled, ignored and lateness, as they are landed
             now. Outcomes of other timers are not computed.
@@ -204,10 +199,7 @@ def _added(table: Table) -> dict[str, Column]:
 
 def waiting(pending: DataFrame) -> DataFrame:
     """
-    Return the pending requests.
-
-    Args:
-        pending: rows of `pending.pending`, with the columns `CARRIED`.
+    Return the pending requests, from rows of `pending.pending` with the columns `CARRIED`.
 
     Returns:
         partition int, offset bigint, appended_at timestamp, second bigint, due_at timestamp, millis int, topic string,
@@ -219,10 +211,7 @@ def waiting(pending: DataFrame) -> DataFrame:
 
 def fired(outcomes: DataFrame) -> DataFrame:
     """
-    Return the requests whose callbacks are out.
-
-    Args:
-        outcomes: rows of `outcomes.outcomes_of`, with the columns `CARRIED`.
+    Return the requests whose callbacks are out, from outcomes with the columns `CARRIED`.
 
     Returns:
         The columns of `waiting`, and sealed_in bigint: the second in which it fired, sealed_at timestamp: the same,
@@ -238,10 +227,7 @@ def fired(outcomes: DataFrame) -> DataFrame:
 
 def lateness(fired: DataFrame) -> DataFrame:
     """
-    Return upper bounds of the lateness of callbacks.
-
-    Args:
-        fired: rows of `fired`.
+    Return upper bounds of the lateness of callbacks, from rows of `fired`.
 
     Returns:
         topic string, hour timestamp (of the second in which they fired), callbacks bigint, and from late_at_most_ms:
@@ -258,11 +244,7 @@ def lateness(fired: DataFrame) -> DataFrame:
 
 def cancelled(outcomes: DataFrame, requests: DataFrame) -> DataFrame:
     """
-    Return the requests that were withdrawn in time.
-
-    Args:
-        outcomes: rows of `outcomes.outcomes_of`, with the columns `CARRIED`.
-        requests: all rows of `requests`.
+    Return the requests that were withdrawn in time, from outcomes with the columns `CARRIED`.
 
     Returns:
         The columns of `waiting` except far, and of the record that withdrew it: taken_by bigint, its offset, taken_kind
@@ -284,16 +266,14 @@ def cancelled(outcomes: DataFrame, requests: DataFrame) -> DataFrame:
 
 def ignored(requests: DataFrame, places: DataFrame) -> DataFrame:
     """
-    Return the requests and cancels whose condition did not hold, as far as has been landed.
-
-    Args:
-        requests: all rows of `requests`.
-        places: rows of `conditions.ignored_in`.
+    Return the requests and cancels whose condition did not hold: those at *places*, rows of `conditions.ignored_in`.
 
     Returns:
         The columns of `waiting` except far, and kind string: request or cancel, condition string.
     """
-    return with_contents(_timers(requests.join(places, [*_NAME]))).select(*_TIMER[:-1], "kind", "condition", *CONTENTS)
+    return with_contents(_timers(requests.join(places, [*RECORD_KEY]))).select(
+        *_TIMER[:-1], "kind", "condition", *CONTENTS
+    )
 
 
 def select(spark: SparkSession, query: str) -> DataFrame:
@@ -318,7 +298,7 @@ def chosen(timers: DataFrame, requests: DataFrame, where: str) -> DataFrame:
 
     Args:
         timers: rows of `waiting`.
-        requests: all rows of `requests` except ignored ones.
+        requests: all except ignored ones.
         where: a SQL condition over the columns of *timers*.
 
     Returns:
@@ -336,15 +316,15 @@ def chosen(timers: DataFrame, requests: DataFrame, where: str) -> DataFrame:
             + ", ".join((*_TIMER, *CONTENTS))
         ) from error
     of_id = requests.where((F.col("kind") == REQUEST) & F.col("timer_id").isNotNull())
-    last = of_id.groupBy(*_ID).agg(F.max("offset").alias("last"))
+    last = of_id.groupBy(*ID_KEY).agg(F.max("offset").alias("last"))
     against = F.when(F.col("timer_id").isNull(), "it has no timer id").when(
         # A published record applies to the last request of the id.
         F.col("last") > F.col("offset"),
         "a later request of its id came when it was due already",
     )
     return (
-        meant.join(requests.select(*_NAME, "value", "condition"), [*_NAME])
-        .join(last, [*_ID], "left")
+        meant.join(requests.select(*RECORD_KEY, "value", "condition"), [*RECORD_KEY])
+        .join(last, [*ID_KEY], "left")
         .withColumn("against", against)
         .drop("last")
         .select(*_TIMER, "value", "condition", "against")
@@ -352,31 +332,14 @@ def chosen(timers: DataFrame, requests: DataFrame, where: str) -> DataFrame:
 
 
 def cancels_of(timers: DataFrame) -> DataFrame:
-    """
-    Return the cancels of *timers* as records for `timer-request`.
-
-    Args:
-        timers: partition int, timer_id string.
-
-    Returns:
-        partition int, key binary, value binary.
-    """
+    """Return the cancels of *timers*, by their partition and timer_id, as `publish` takes them."""
     timer_id = text(Future.TIMERID_FIELD_NUMBER, F.col("timer_id"))
     value = bytes_of(timer_id, flag(Future.CANCEL_FIELD_NUMBER))
     return timers.select("partition", F.encode("timer_id", "UTF-8").alias("key"), value.alias("value"))
 
 
 def moves_of(timers: DataFrame, second: Column) -> DataFrame:
-    """
-    Return requests that replace *timers*, the same except for their second, as records for `timer-request`.
-
-    Args:
-        timers: rows of `chosen`.
-        second: new due second, bigint.
-
-    Returns:
-        partition int, key binary, value binary.
-    """
+    """Return requests that replace *timers*, rows of `chosen`, by equal ones of *second*, as `publish` takes them."""
     # The condition of the request was judged when it was read. With IF_ABSENT the move would not count.
     value = F.concat("value", no_condition())
     return timers.select("partition", second.cast("string").cast("binary").alias("key"), value.alias("value"))
@@ -417,7 +380,7 @@ class Bulk:
         open_views(spark, settings, ["requests", "pending", "ignored"])
         self._settings = settings
         # Cached, so that the timers that were shown are the ones that change.
-        requests = spark.table("requests").join(spark.table("ignored").select(*_NAME), [*_NAME], "left_anti")
+        requests = spark.table("requests").join(spark.table("ignored").select(*RECORD_KEY), [*RECORD_KEY], "left_anti")
         self._meant = chosen(spark.table("pending"), requests, where).persist()
         self._timers = self._meant.where(F.col("against").isNull())
 
@@ -440,12 +403,11 @@ class Bulk:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Release the rows."""
         self._meant.unpersist()
 
     def sample(self, rows: int) -> list[dict[str, Any]]:
         """Return the first timers that can be withdrawn."""
-        return rows_of(self._timers.select(*_TIMER).orderBy("second", *_NAME).limit(rows))
+        return rows_of(self._timers.select(*_TIMER).orderBy("second", *RECORD_KEY).limit(rows))
 
     def cancel(self) -> None:
         """Publish cancels of the timers."""

@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 
 from kafka_timers.core.routing import hash_of
 from kafka_timers.core.wire import EXPIRY_HEADER, REQUEST_HEADER
+from kafka_timers.lake.schema import RECORD_KEY
 
 __all__ = ["CALLBACKS", "callbacks_of", "hash_of_record", "naming_requests", "place_in", "text_in", "tombstones_of"]
 
@@ -18,7 +19,6 @@ CALLBACKS = (
     "partition int, offset bigint, topic string, second bigint, at_ms bigint, at_partition int, at_offset bigint, "
     "hash bigint, key_hash int, by_worker boolean"
 )
-_REQUEST = ("partition", "offset")
 _PLACE = "^((?:0|[1-9][0-9]{0,8}):(?:0|[1-9][0-9]{0,17}))$"
 
 
@@ -50,7 +50,7 @@ def tombstones_of(records: DataFrame) -> DataFrame:
         partition int and offset bigint of the request, topic string, at_ms bigint, hash bigint.
     """
     named = naming_requests(records).where(text_in(EXPIRY_HEADER).isNull())
-    return named.select(*_REQUEST, "topic", "at_ms", hash_of_record().alias("hash"))
+    return named.select(*RECORD_KEY, "topic", "at_ms", hash_of_record().alias("hash"))
 
 
 def hash_of_record() -> Column:
@@ -77,7 +77,7 @@ def hash_of_record() -> Column:
     return F.xxhash64(head, "key", "value")
 
 
-_SLIM = (*_REQUEST, "topic", "at_ms", "at_partition", "at_offset", "by_worker")
+_SLIM = (*RECORD_KEY, "topic", "at_ms", "at_partition", "at_offset", "by_worker")
 
 
 def text_in(name: str) -> Column:
@@ -97,12 +97,9 @@ def naming_requests(records: DataFrame) -> DataFrame:
     """
     Return the *records* that name a request, with its partition and offset in place of their own.
 
-    Args:
-        records: as in `callbacks_of`.
-
     Returns:
         the columns of *records*, and at_partition int and at_offset bigint: their own place, at_ms bigint: their time,
-        by_worker boolean, as in `callbacks_of`.
+        by_worker boolean. All are as in `callbacks_of`.
     """
     partition, offset = place_in(REQUEST_HEADER)
     return (

@@ -36,7 +36,7 @@ from kafka_timers.lake.schema import (
     REFUSED,
     REQUEST,
     REQUESTS,
-    due_of,
+    day_of,
 )
 
 __all__ = ["rejected_of", "requests_of"]
@@ -50,29 +50,20 @@ def requests_of(records: DataFrame, partitions: int) -> DataFrame:
         records: records from Spark's Kafka source: key binary, value binary, partition int, offset bigint, timestamp
             and headers array<struct<key string, value binary>>.
         partitions: number of partitions of timer-request, by which workers judge the partition of a timer id.
-
-    Returns:
-        the columns of `requests`.
     """
-    told = records.select("partition", "offset", _appended_ms(), "key", "value", "headers")
+    own = records.select("partition", "offset", _appended_ms(), "key", "value", "headers")
     # Headers go to Python as JSON: for each row, Spark measures the whole batch of a nested column. Python hashes the
     # records that have some, because Spark compiles nothing beside an expression over an array.
     plain, packed = F.col("headers").isNull(), F.to_json("headers")
-    rows = told.withColumns({"digest": F.when(plain, digest_without_headers()), "headers": F.when(~plain, packed)})
+    rows = own.withColumns({"digest": F.when(plain, digest_without_headers()), "headers": F.when(~plain, packed)})
     return rows.mapInArrow(partial(_judged_batches, partitions=partitions), REQUESTS.columns)
 
 
 def rejected_of(records: DataFrame, requests: str) -> DataFrame:
     """
-    Return the rows of `rejected` for records of timer-rejected.
+    Return the rows of `rejected` for records of timer-rejected, which are as in `requests_of`.
 
-    Args:
-        records: records from Spark's Kafka source: headers array<struct<key string, value binary>>, partition int,
-            offset bigint and timestamp.
-        requests: name of timer-request.
-
-    Returns:
-        the columns of `rejected`; a column is null if its header is missing.
+    A column is null if its header is missing. *requests* is the name of timer-request.
     """
 
     def header(name: str) -> Column:
@@ -95,11 +86,7 @@ def rejected_of(records: DataFrame, requests: str) -> DataFrame:
         place("partition", 1).try_cast("int").alias("source_partition"),
         place("offset", 2).try_cast("bigint").alias("source_offset"),
     )
-    return rows.withColumn("day", _day_of(F.floor(F.col("appended_ms") / 1000)))
-
-
-def _day_of(second: Column) -> Column:
-    return due_of(second, F.lit("day"))
+    return rows.withColumn("day", day_of(F.floor(F.col("appended_ms") / 1000)))
 
 
 def _appended_ms() -> Column:
@@ -157,22 +144,22 @@ def _judged_batches(batches: Iterable[pa.RecordBatch], partitions: int) -> Itera
 
 def _with_headers(batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array]:
     """Return the columns headers and digest of records whose headers are JSON."""
-    headers, digests = batch["headers"], batch["digest"]
+    headers = batch["headers"]
     if headers.null_count == len(batch):
-        return pa.nulls(len(batch), _HEADERS_TYPE), digests
+        return pa.nulls(len(batch), _HEADERS_TYPE), batch["digest"]
     unpacked = [None if each is None else _unpacked(each) for each in headers.to_pylist()]
     fields = (batch[name].to_pylist() for name in ("digest", "partition", "key", "value", "offset", "appended_ms"))
-    told = [
+    digests = [
         digest if named is None else signed(hash_of_record(number, _Asked(key, value, offset, appended_ms, named)))
         for named, digest, number, key, value, offset, appended_ms in zip(unpacked, *fields, strict=True)
     ]
-    return pa.array(unpacked, _HEADERS_TYPE), pa.array(told, pa.int64())
+    return pa.array(unpacked, _HEADERS_TYPE), pa.array(digests, pa.int64())
 
 
 def _unpacked(headers: str) -> list[tuple[str, bytes | None]]:
     """Return name and value of each header in the JSON of Spark, which has bytes in Base64 and leaves out nulls."""
-    told = ((each["key"], each.get("value")) for each in json.loads(headers))
-    return [(name, None if value is None else b64decode(value)) for name, value in told]
+    pairs = ((each["key"], each.get("value")) for each in json.loads(headers))
+    return [(name, None if value is None else b64decode(value)) for name, value in pairs]
 
 
 def judged_one_by_one(batch: pa.RecordBatch, partitions: int) -> list[pa.Array]:
@@ -200,8 +187,8 @@ def judged_at_once(batch: pa.RecordBatch, partitions: int) -> list[pa.Array] | N
     if extras.HasField("callBackRecord") or extras.headers:
         hashes = pa.array(map(callback_hash_of, futures, seconds), pa.int64())
     else:
-        told = plain_hashes(futures, seconds, passed.ids, have_tokens=extras.HasField("token"))
-        hashes = pa.array(told, pa.uint64()).view(pa.int64())
+        plain = plain_hashes(futures, seconds, passed.ids, have_tokens=extras.HasField("token"))
+        hashes = pa.array(plain, pa.uint64()).view(pa.int64())
     topics: Iterable[str]
     if extras.HasField("callBackRecord"):
         topics = [Shown.of(future).topic for future in futures]

@@ -4,26 +4,18 @@ from pyspark.sql import DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F
 
 from kafka_timers.lake.outcomes import INTERVAL, due_ms, figures, fires, waits_longer
-from kafka_timers.lake.schema import REQUEST
+from kafka_timers.lake.schema import RECORD_KEY, REQUEST
 from kafka_timers.lake.time_range import time_range_of
 from kafka_timers.settings import LakeSettings
 
 __all__ = ["replayed", "synthetic_intervals", "with_fewer_ticks", "with_horizon"]
 
-_REQUEST = ("partition", "offset")
-_JUDGED_BY = ("horizon_s", "horizon_from")
 _SHARES = {"late_p50_s": 0.5, "late_p99_s": 0.99, "late_max_s": 1.0}
 
 
 def replayed(spark: SparkSession, settings: LakeSettings, first: int | None, last: int | None) -> list[Row]:
     """
-    Return for each partition the timers that fire in a time range, beside the seals.
-
-    Args:
-        spark: session to use.
-        settings: settings with the lake.
-        first: see `time_range_of`.
-        last: see `time_range_of`.
+    Return for each partition the timers that fire in a time range (see `time_range_of`), beside the seals.
 
     Returns:
         partition, fired, rejected, digest (as 16 hex digits), sealed_fired, sealed_rejected, sealed_digest, same.
@@ -69,7 +61,7 @@ def with_fewer_ticks(
     """
     with time_range_of(spark, settings, first, last) as within:
         known = within.requests.where(F.col("kind") == REQUEST)
-        intervals = synthetic_intervals(known.select(*_REQUEST, "appended_ms"), within.first, within.last, every_s)
+        intervals = synthetic_intervals(known.select(*RECORD_KEY, "appended_ms"), within.first, within.last, every_s)
         # Without a horizon: far requests count as promoted in good time.
         fired = fires(within.outcomes(0, intervals))
         fired = fired.where(F.col("second").between(within.first, within.last) & F.col("reason").isNull())
@@ -110,6 +102,7 @@ def synthetic_intervals(requests: DataFrame, first: int, last: int, every_s: int
         .groupBy("partition", end_ms)
         .agg(F.max("fence").alias("fence"))
         .withColumn("fence", F.coalesce(F.max("fence").over(before), F.lit(0)))
-        .withColumns({name: F.lit(0).cast("bigint") for name in _JUDGED_BY} | {"appended_ms": F.col("end_ms")})
+        .withColumns(dict.fromkeys(("horizon_s", "horizon_from"), F.lit(0).cast("bigint")))
+        .withColumn("appended_ms", F.col("end_ms"))
         .select("partition", *INTERVAL)
     )

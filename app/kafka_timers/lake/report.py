@@ -39,51 +39,51 @@ def moment(second: int) -> str:
     return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def document(told: Audit) -> dict[str, Any]:
+def document(audit: Audit) -> dict[str, Any]:
     """
-    Return *told* as JSON, with its digest as `sha256`.
+    Return *audit* as JSON, with its digest as `sha256`.
 
     The digest covers the document without `sha256`, as JSON with sorted keys and without spaces, in UTF-8.
     """
-    lists = {name: [row.asDict() for row in getattr(told, name) or ()] for name in _ROWS}
-    plain = {each.name: getattr(told, each.name) for each in dataclasses.fields(told)} | lists
-    plain["sealed"] = {str(number): list(ends) for number, ends in sorted(told.sealed.items())}
+    lists = {name: [row.asDict() for row in getattr(audit, name) or ()] for name in _ROWS}
+    plain = {each.name: getattr(audit, each.name) for each in dataclasses.fields(audit)} | lists
+    plain["sealed"] = {str(number): list(ends) for number, ends in sorted(audit.sealed.items())}
     canonical = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return plain | {"sha256": hashlib.sha256(canonical.encode()).hexdigest()}
 
 
-def printed(told: Audit) -> Group:
-    """Return *told* for a terminal of 80 columns."""
+def printed(audit: Audit) -> Group:
+    """Return *audit* for a terminal of 80 columns."""
     figures = _table("", "")
-    for name, value in _figures(told):
+    for name, value in _figures(audit):
         figures.add_row(name, value)
     parts: list[Table | Text] = [figures]
-    if told.lateness is not None:
+    if audit.lateness is not None:
         topics = _table("topic", "callbacks", "late, ms: p50", "p99", "p99.9", "max")
-        for row in told.lateness:
+        for row in audit.lateness:
             topics.add_row(Text(row["topic"]), *(f"{row[name]:,}" for name in _LATE))
         parts += [Text(), topics]
-    parts += [Text(), *(Text(f"not checked: {each}", "dim") for each in told.unchecked)]
-    parts += [Text(f"could not be told: {each}", "yellow") for each in told.undecided]
-    parts.append(Text(f"SHA-256 of this result: {document(told)['sha256']}", "dim"))
-    if not told.kinds:
-        found = "nothing wrong was found, but not all could be judged" if told.undecided else "nothing is wrong"
-        parts.append(Text(found, "yellow" if told.undecided else "green"))
+    parts += [Text(), *(Text(f"not checked: {each}", "dim") for each in audit.unchecked)]
+    parts += [Text(f"could not be told: {each}", "yellow") for each in audit.undecided]
+    parts.append(Text(f"SHA-256 of this result: {document(audit)['sha256']}", "dim"))
+    if not audit.kinds:
+        found = "nothing wrong was found, but not all could be judged" if audit.undecided else "nothing is wrong"
+        parts.append(Text(found, "yellow" if audit.undecided else "green"))
         return Group(*parts)
     parts.append(Text())
     kinds = _table("finding", "times", "what to do")
-    for kind, times in told.kinds.items():
+    for kind, times in audit.kinds.items():
         kinds.add_row(Text(kind, "red"), f"{times:,}", ADVICE[kind])
     kinds.columns[-1].justify = "left"
     rows = _table("finding", "where", "second", "detail")
-    for row in told.findings:
+    for row in audit.findings:
         rows.add_row(row["kind"], _where(row), str(row["second"]), Text(row["detail"]))
     for column in rows.columns:
         column.justify = "left"
-    left = sum(told.kinds.values()) - len(told.findings)
+    left = sum(audit.kinds.values()) - len(audit.findings)
     parts += [kinds, Text(), rows]
     if left:
-        parts.append(Text(f"and {left:,} more, in the table audit_findings with audited_s = {told.audited_s}"))
+        parts.append(Text(f"and {left:,} more, in the table audit_findings with audited_s = {audit.audited_s}"))
     return Group(*parts)
 
 
@@ -95,81 +95,78 @@ def printed_rows(rows: Sequence[Row]) -> Table:
     return table
 
 
-def printed_forecast(told: Forecast) -> Group:
-    """Return *told* for a terminal of 80 columns."""
-    head = f"{told.timers:,} timers are due from {moment(told.since + 1)} to {moment(told.until)} UTC"
-    parts: list[Table | Text] = [Text(f"{head}; the lake holds {told.far:,} of them"), Text()]
-    if not told.timers:
+def printed_forecast(load: Forecast) -> Group:
+    """Return *load* for a terminal of 80 columns."""
+    head = f"{load.timers:,} timers are due from {moment(load.since + 1)} to {moment(load.until)} UTC"
+    parts: list[Table | Text] = [Text(f"{head}; the lake holds {load.far:,} of them"), Text()]
+    if not load.timers:
         return Group(parts[0])
     steps = _table("from, UTC", "timers", "")
-    most = max(row["timers"] for row in told.steps)
-    for row in told.steps:
+    most = max(row["timers"] for row in load.steps)
+    for row in load.steps:
         # At least one cell, so that every step with timers shows.
         steps.add_row(moment(row["at"]), f"{row['timers']:,}", "█" * max(1, row["timers"] * _BAR_CELLS // most))
     steps.columns[-1].justify = "left"
     topics = _table("topic", "timers")
-    for row in told.topics:
+    for row in load.topics:
         topics.add_row(Text(row["topic"]), f"{row['timers']:,}")
     hottest = _table("hottest seconds, UTC", "timers", "take, s")
-    for row in told.hottest:
-        took = "-" if told.rate is None else f"{row['timers'] / told.rate:,.2f}"
+    for row in load.hottest:
+        took = "-" if load.rate is None else f"{row['timers'] / load.rate:,.2f}"
         hottest.add_row(moment(row["second"]), f"{row['timers']:,}", took)
-    source = (
-        "no hot second was sealed within a day: give --rate"
-        if told.rate is None
-        else f"at {told.rate:,.0f} callbacks/s"
-    )
+    unknown = "no hot second was sealed within a day: give --rate"
+    source = unknown if load.rate is None else f"at {load.rate:,.0f} callbacks/s"
     return Group(*parts, steps, Text(), topics, Text(), hottest, Text(source, "dim"))
 
 
-def write(told: Audit, file: Path) -> None:
-    """Write the page of *told* to *file*."""
-    file.write_text(page_of(told), encoding="utf-8")
+def write(audit: Audit, file: Path) -> None:
+    """Write the page of *audit* to *file*."""
+    file.write_text(page_of(audit), encoding="utf-8")
 
 
-def page_of(told: Audit) -> str:
-    """Return *told* as HTML that needs no other file."""
+def page_of(audit: Audit) -> str:
+    """Return *audit* as HTML that needs no other file."""
     env = jinja2.Environment(
         loader=jinja2.PackageLoader("kafka_timers.lake", "."), autoescape=True, undefined=jinja2.StrictUndefined
     )
     env.filters |= {"moment": moment, "where": _where}
-    total = sum(told.kinds.values())
+    total = sum(audit.kinds.values())
     return env.get_template("report.html.jinja").render(
-        told=told,
-        figures=_figures(told),
-        named=_named(told),
-        sealed=sorted(told.sealed.items()),
+        audit=audit,
+        figures=_figures(audit),
+        named=_named(audit),
+        sealed=sorted(audit.sealed.items()),
         total=total,
-        left=total - len(told.findings),
+        left=total - len(audit.findings),
         advice=ADVICE,
-        plots=[Markup(plots.svg(figure)) for figure in _plots(told)],  # noqa: S704  # made here, its texts escaped
+        plots=[Markup(plots.svg(figure)) for figure in _plots(audit)],  # noqa: S704  # made here, its texts escaped
     )
 
 
-def _figures(told: Audit) -> Sequence[tuple[str, str]]:
-    latest_ms = max((row["lateness_max_ms"] for row in told.course), default=0)
+def _figures(audit: Audit) -> Sequence[tuple[str, str]]:
+    latest_ms = max((row["lateness_max_ms"] for row in audit.course), default=0)
     return [
-        ("from", f"{moment(told.first)} UTC ({told.first})"),
-        ("to", f"{moment(told.last)} UTC ({told.last})"),
-        ("partitions judged", f"{len(told.sealed):,} of {told.partitions:,}"),
-        ("seals checked", f"{told.seals:,}"),
-        ("due", f"{told.due:,}"),
-        ("fired", f"{told.fired:,}"),
-        ("rejected", f"{told.rejected:,}"),
-        ("read after their second", f"{told.late:,}"),
+        ("from", f"{moment(audit.first)} UTC ({audit.first})"),
+        ("to", f"{moment(audit.last)} UTC ({audit.last})"),
+        ("partitions judged", f"{len(audit.sealed):,} of {audit.partitions:,}"),
+        ("seals checked", f"{audit.seals:,}"),
+        ("due", f"{audit.due:,}"),
+        ("fired", f"{audit.fired:,}"),
+        ("rejected", f"{audit.rejected:,}"),
+        ("read after their second", f"{audit.late:,}"),
         ("latest, as sealed", f"{latest_ms:,} ms"),
-        ("callbacks", "not read" if told.lateness is None else "compared one by one"),
+        ("callbacks", "not read" if audit.lateness is None else "compared one by one"),
     ]
 
 
-def _named(told: Audit) -> Sequence[tuple[str, str]]:
+def _named(audit: Audit) -> Sequence[tuple[str, str]]:
     """Return names and values that identify the instance and the result."""
     return [
-        ("topic prefix", told.prefix or "none"),
-        ("Kafka cluster", told.cluster or "unknown: no broker answered"),
-        ("lake", told.lake),
-        ("made by", ", ".join(f"{name} {version}" for name, version in told.versions.items())),
-        ("SHA-256 of the result", document(told)["sha256"]),
+        ("topic prefix", audit.prefix or "none"),
+        ("Kafka cluster", audit.cluster or "unknown: no broker answered"),
+        ("lake", audit.lake),
+        ("made by", ", ".join(f"{name} {version}" for name, version in audit.versions.items())),
+        ("SHA-256 of the result", document(audit)["sha256"]),
     ]
 
 
@@ -190,39 +187,29 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def _plots(told: Audit) -> Sequence[Figure]:
-    at = [row["at"] for row in told.course]
-    limits = (plots.moment(told.first), plots.moment(told.last + 1))
-    each = "minute" if told.step_s == 60 else f"{told.step_s:,} s"
+def _plots(audit: Audit) -> Sequence[Figure]:
+    at = [row["at"] for row in audit.course]
+    limits = (plots.moment(audit.first), plots.moment(audit.last + 1))
+    each = "minute" if audit.step_s == 60 else f"{audit.step_s:,} s"
 
     fires, axes = plots.over_time(f"Callbacks per {each}", "callbacks")
-    plots.bars(axes, at, [row["fired"] for row in told.course], told.step_s)
+    plots.bars(axes, at, [row["fired"] for row in audit.course], audit.step_s)
     axes.set_xlim(limits)
     drawn = [fires]
 
-    if told.lateness:
-        figure, axes = plots.plain("Lateness by topic, as received", "ms", height=1.2 + 0.35 * len(told.lateness))
-        _draw_lateness(axes, told.lateness)
+    if audit.lateness:
+        figure, axes = plots.plain("Lateness by topic, as received", "ms", height=1.2 + 0.35 * len(audit.lateness))
+        _draw_lateness(axes, audit.lateness)
         drawn.append(figure)
 
     figure, axes = plots.over_time("Lateness, as sealed", "ms")
     # Where nothing fired there is no lateness, so the line has a gap. The wider line shows below the other one.
-    fired = {row["at"]: row for row in told.course if row["fired"]}
-    every = range(told.first, told.last + 1, told.step_s)
-    for name, label, color, width in (
-        ("lateness_max_ms", "max", plots.GREY, 2.5),
-        ("lateness_p99_ms", "p99", plots.BLUE, 1.0),
-    ):
-        values = [fired[second][name] if second in fired else math.nan for second in every]
-        axes.plot(
-            [plots.moment(second) for second in every],
-            values,
-            ".-",
-            color=color,
-            label=label,
-            linewidth=width,
-            markersize=3 + width,
-        )
+    fired = {row["at"]: row for row in audit.course if row["fired"]}
+    every = range(audit.first, audit.last + 1, audit.step_s)
+    moments = [plots.moment(second) for second in every]
+    for label, color, width in (("max", plots.GREY, 2.5), ("p99", plots.BLUE, 1.0)):
+        values = [fired[second][f"lateness_{label}_ms"] if second in fired else math.nan for second in every]
+        axes.plot(moments, values, ".-", color=color, label=label, linewidth=width, markersize=3 + width)
     axes.set_xlim(limits)
     most = max((row["lateness_max_ms"] for row in fired.values()), default=0)
     # Room for the dots of the latest. Above 0 also where nothing was late.
@@ -230,12 +217,10 @@ def _plots(told: Audit) -> Sequence[Figure]:
     axes.legend(frameon=False)
     drawn.append(figure)
 
-    if told.found:
+    if audit.found:
         figure, axes = plots.over_time(f"Findings per {each}, by the second they are about", "findings")
-        found = [row["findings"] for row in told.found]
-        plots.bars(
-            axes, [row["at"] for row in told.found], found, max(told.step_s, (told.last - told.first) // 200), plots.RED
-        )
+        seconds, counts = ([row[name] for row in audit.found] for name in ("at", "findings"))
+        plots.bars(axes, seconds, counts, max(audit.step_s, (audit.last - audit.first) // 200), plots.RED)
         axes.set_xlim(limits)
         drawn.append(figure)
     return drawn

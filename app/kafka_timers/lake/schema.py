@@ -4,7 +4,6 @@ The lake's tables: the folder of each, its columns in order, their types and uni
 All are Delta tables below one root. Every row of `requests`, `seals` and `rejected` is one record of Kafka, named by
 (partition, offset). It is appended once, and only `lake forget` changes it.
 
-When a table made by an earlier version is next written to, it gets the missing columns. These are null in its old rows.
 A seal's row keeps its bytes and few columns; `tables.read` reads the others from the bytes.
 The offsets that a seal names as ignored are left out, because they follow from the other columns.
 
@@ -32,7 +31,7 @@ the due time, as in Kafka's hierarchical timing wheel. Both follow from the reco
 
 from dataclasses import dataclass
 
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
@@ -57,21 +56,28 @@ __all__ = [
     "FINDING",
     "FORWARDED",
     "HEADERS",
+    "ID_KEY",
     "POSITIONS",
+    "RECORD_KEY",
     "REFUSED",
     "REJECTED",
     "REQUEST",
     "REQUESTS",
     "SEALS",
+    "SEAL_KEY",
     "TABLES",
     "Table",
+    "about_records",
+    "about_seals",
     "asked_ms",
-    "delay_of",
-    "due_of",
+    "day_of",
 ]
 
 # Columns of findings, as functions return them.
 FINDING = "kind string, partition int, offset bigint, second bigint, detail string"
+
+# Columns that name a record of timer-request, the records of one timer id, and a seal with its slices.
+RECORD_KEY, ID_KEY, SEAL_KEY = ("partition", "offset"), ("partition", "timer_id"), ("partition", "end_ms", "fence")
 
 # Values of the column `kind` of `requests`.
 REQUEST, CANCEL, COPY, REFUSED = "request", "cancel", "copy", "refused"
@@ -86,8 +92,8 @@ DELAYS_S = {"1h": 3_600, "1d": _DAY_S, "32d": 32 * _DAY_S, "1y": 366 * _DAY_S}
 def _columns(*columns: tuple[str, type | DataType, bool, str]) -> StructType:
     return StructType(
         [
-            StructField(name, kind if isinstance(kind, DataType) else kind(), nullable, {"comment": told})
-            for name, kind, nullable, told in columns
+            StructField(name, kind if isinstance(kind, DataType) else kind(), nullable, {"comment": comment})
+            for name, kind, nullable, comment in columns
         ]
     )
 
@@ -106,7 +112,7 @@ class Table:
         partitioned_by: columns whose values are folders.
         skipped_by: columns whose bounds Delta keeps for each file, so that it can skip files; empty for all columns.
         of_small_rows: whether a commit adds some rows only. After 50 commits Delta merges their files.
-        told: further columns, which are not stored, but read from the bytes of a row by `sealed`.
+        in_bytes: further columns, which are not stored, but read from the bytes of a row by `sealed`.
     """
 
     name: str
@@ -114,7 +120,7 @@ class Table:
     partitioned_by: tuple[str, ...] = ()
     skipped_by: tuple[str, ...] = ()
     of_small_rows: bool = False
-    told: StructType = _NOTHING
+    in_bytes: StructType = _NOTHING
 
 
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
@@ -152,31 +158,16 @@ REQUESTS = Table(
             "condition",
             StringType,
             True,
-            "IF_ABSENT or IF_PENDING, else it means nothing; FORWARDED: see first_ms; or null",
+            "IF_ABSENT, IF_PENDING; FORWARDED: see first_ms; others mean nothing; or null",
         ),
         ("expected", LongType, True, "offset of the request that the condition names; null without one"),
-        (
-            "first_ms",
-            LongType,
-            True,
-            "of a record sent on from another partition: UNIX milliseconds of its append there",
-        ),
-        (
-            "callback",
-            LongType,
-            True,
-            "digest of its callback, see core/digests.py; null of a record that is no request",
-        ),
+        ("first_ms", LongType, True, "of a record sent on: UNIX milliseconds of its append in the first partition"),
+        ("callback", LongType, True, "digest of its callback, see core/digests.py; null if it is no request"),
         ("asks", ASKS, True, "the other fields of the request; null if all are empty"),
         ("value", BinaryType, True, "the record's value as it came; null of copies, whose original has it"),
         ("key", BinaryType, True, "the record's key as it came"),
         ("headers", HEADERS, True, "the record's headers as they came; null of a record without any"),
-        (
-            "digest",
-            LongType,
-            True,
-            "the record's digest, a summand of near_digest, far_digest or cancels_digest of `seals`",
-        ),
+        ("digest", LongType, True, "the record's, part of near_digest, far_digest or cancels_digest of `seals`"),
         ("forgotten_s", LongType, True, "UNIX second in which key, value and headers were deleted, else null"),
         ("delay", StringType, False, "how long it waits, see above"),
         ("due", StringType, False, "when it is due, see above"),
@@ -205,7 +196,7 @@ SEALS = Table(
         ("day", StringType, False, "day of last, as 2030-01-31"),
     ),
     ("day",),
-    told=_columns(
+    in_bytes=_columns(
         ("first", LongType, False, "first UNIX second covered"),
         ("due", LongType, False, "fired + rejected"),
         ("fired", LongType, False, "callbacks"),
@@ -222,12 +213,7 @@ SEALS = Table(
         ("worker", StringType, False, "address at which the worker answers"),
         ("format", IntegerType, False, "form of the message"),
         ("first_ms", LongType, False, "first UNIX millisecond covered"),
-        (
-            "read_from",
-            LongType,
-            True,
-            "offset from which on the columns below count the records read, up to fence; or null",
-        ),
+        ("read_from", LongType, True, "offset from which, up to fence, the next columns count the records; or null"),
         ("near", LongType, True, "records that are held, were refused, or are copies"),
         ("near_digest", LongType, True, "of these, modulo 2^64 as a signed number"),
         ("far", LongType, True, "requests that were left to the lake"),
@@ -245,12 +231,7 @@ REJECTED = Table(
         ("offset", LongType, False, "on timer-rejected"),
         ("appended_ms", LongType, False, "UNIX milliseconds of the append"),
         ("reason", StringType, True, "header timer-rejected-reason"),
-        (
-            "source_topic",
-            StringType,
-            True,
-            "header timer-rejected-topic; of a door's request timer-request",
-        ),
+        ("source_topic", StringType, True, "header timer-rejected-topic; of a door's request timer-request"),
         ("source_partition", IntegerType, True, "header timer-rejected-partition, or that of a door's request"),
         ("source_offset", LongType, True, "header timer-rejected-offset, or that of a door's request"),
         ("day", StringType, False, "day of the append, as 2030-01-31"),
@@ -290,17 +271,12 @@ AUDIT_SECONDS = Table(
         ("partition", IntegerType, False, "of timer-request"),
         ("first", LongType, False, "first UNIX second that the seal covers"),
         ("last", LongType, False, "last UNIX second that it covers"),
-        ("end_ms", LongType, True, "UNIX millisecond before which it covers all; null: that in which `last` ends"),
+        ("end_ms", LongType, True, "UNIX millisecond before which it covers all"),
         ("fence", LongType, False, "offset on timer-request below which everything had been read"),
         ("due", LongType, False, "as sealed: fired + rejected"),
         ("fired", LongType, False, "as sealed: callbacks"),
         ("rejected", LongType, False, "as sealed: requests that went to timer-rejected"),
-        (
-            "digest",
-            LongType,
-            False,
-            "as sealed: of the fired, as `digests` of the seal says, modulo 2^64 as a signed number",
-        ),
+        ("digest", LongType, False, "as sealed: of the fired, modulo 2^64 as a signed number"),
         ("expected_due", LongType, False, "due, as the requests tell"),
         ("expected_fired", LongType, False, "fired, as the requests tell"),
         ("expected_rejected", LongType, False, "rejected, as the requests and timer-rejected tell"),
@@ -336,22 +312,20 @@ def asked_ms() -> Column:
     return F.col("second") * 1000 + F.col("millis")
 
 
-def delay_of(second: Column, appended_ms: Column) -> Column:
-    """Return the column `delay` of a request that is due in *second*."""
-    waits_s = second - F.floor(appended_ms / 1000)
-    delay = F.lit("more")
-    for name, longest_s in reversed(DELAYS_S.items()):
-        delay = F.when(waits_s <= longest_s, name).otherwise(delay)
-    return delay
-
-
-def due_of(second: Column, delay: Column) -> Column:
-    """Return the column `due` of a row in partition *delay* that is due in *second*; days are those of UTC."""
+def day_of(second: Column) -> Column:
+    """Return the day of a UNIX second in UTC, as 2030-01-31."""
     # Not from a timestamp, whose day depends on the session's time zone: many sessions read a table.
-    day = F.date_from_unix_date(F.floor(second / _DAY_S).cast("int")).cast("string")
-    by_year, by_month = delay == "more", delay == "1y"
-    return (
-        F.when(by_year, F.substring(day, 1, len("2030")))
-        .when(by_month, F.substring(day, 1, len("2030-01")))
-        .otherwise(day)
-    )
+    return F.date_from_unix_date(F.floor(second / _DAY_S).cast("int")).cast("string")
+
+
+def about_records(rows: DataFrame, kind: str, detail: Column, second: Column | str = "second") -> DataFrame:
+    """Return a finding about the record that each of *rows* names: the columns `FINDING`."""
+    at = F.col(second) if isinstance(second, str) else second
+    return rows.select(F.lit(kind).alias("kind"), *RECORD_KEY, at.alias("second"), detail.alias("detail"))
+
+
+def about_seals(rows: DataFrame, kind: Column | str, detail: Column) -> DataFrame:
+    """Return a finding about each of *rows*, which are seals: the columns `FINDING`, of which offset is null."""
+    offset = F.lit(None).cast("bigint").alias("offset")
+    second = F.col("last").alias("second")
+    return rows.select(F.lit(kind).alias("kind"), "partition", offset, second, detail.alias("detail"))

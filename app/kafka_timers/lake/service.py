@@ -2,7 +2,7 @@
 
 from base64 import urlsafe_b64encode
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 from kafka_timers.broker.cluster import Cluster
@@ -12,13 +12,12 @@ from kafka_timers.broker.requests import settings_of
 from kafka_timers.broker.topics import answering, counted
 from kafka_timers.core.wire import Topics
 
-__all__ = ["Service", "TopicFacts", "look_at", "topic_ids", "topics_of"]
+__all__ = ["Service", "TopicFacts", "look_at", "topic_ids", "topic_settings", "topics_of"]
 
 _POLICY, _TIMES = "cleanup.policy", "message.timestamp.type"
 
 
-@dataclass(frozen=True, slots=True)
-class Service:
+class Service(NamedTuple):
     """
     The brokers' facts about a service.
 
@@ -28,7 +27,7 @@ class Service:
     """
 
     cluster: str = ""
-    seal_ends: Mapping[int, int] = field(default_factory=dict)
+    seal_ends: Mapping[int, int] = MappingProxyType({})
 
 
 class TopicFacts(NamedTuple):
@@ -76,13 +75,22 @@ async def topic_ids(kafka: Kafka, topics: Collection[str]) -> dict[str, str]:
     return {topic: urlsafe_b64encode(given).decode().rstrip("=") for topic, given in ids.items() if given}
 
 
+async def topic_settings(cluster: Cluster, topics: Collection[str], *names: str) -> dict[str, dict[str, str]]:
+    """
+    Return the settings *names* of *topics*, by topic; none of a topic that is gone, or that may not be read.
+
+    Raises:
+        aiokafka.errors.KafkaError: no broker answers.
+    """
+    found = (await cluster.ask_any(settings_of(topics, names))).resources if topics else []
+    return {name: {entry[0]: str(entry[1]) for entry in entries} for code, _, _, name, entries in found if not code}
+
+
 async def topics_of(kafka: Kafka, topics: Collection[str], from_ms: int) -> TopicFacts:
     """
     Return the brokers' facts about those of *topics* that exist.
 
     Args:
-        kafka: cluster to ask.
-        topics: names of topics.
         from_ms: UNIX milliseconds; see `TopicFacts`.
 
     Raises:
@@ -90,9 +98,8 @@ async def topics_of(kafka: Kafka, topics: Collection[str], from_ms: int) -> Topi
     """
     async with answering(kafka), Cluster.open(kafka) as cluster:
         partitions = await counted(cluster, topics)
-        told = (await cluster.ask_any(settings_of(partitions, [_POLICY, _TIMES]))).resources if partitions else []
+        has = await topic_settings(cluster, partitions, _POLICY, _TIMES)
     # A topic whose settings may not be read may be compacted, and have any times.
-    has = {name: {entry[0]: entry[1] for entry in entries} for code, _, _, name, entries in told if not code}
     plain = {name for name, values in has.items() if "compact" not in values.get(_POLICY, "compact")}
     by_broker = {name for name, values in has.items() if values.get(_TIMES) == "LogAppendTime"}
     lost: list[str] = []

@@ -93,9 +93,7 @@ def open_session(settings: LakeSettings, conf: Mapping[str, str] | None = None) 
     """
     Return the Spark session of this process; start it if there is none.
 
-    Args:
-        settings: settings with the master and the jars of Spark.
-        conf: more of Spark's configuration.
+    *conf* is more of Spark's configuration.
 
     Raises:
         LakeError: there is no Java, a jar cannot be fetched, or Spark does not start.
@@ -113,22 +111,17 @@ def open_session(settings: LakeSettings, conf: Mapping[str, str] | None = None) 
         raise LakeError(str(error)) from error
     # Executors on the same machine use the Python of the driver.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder, told, is_submitted = (
-        SparkSession.builder.appName("kafka-timers"),
-        dict(_CONF),
-        "PYSPARK_GATEWAY_PORT" in os.environ,
-    )
+    builder, is_submitted = SparkSession.builder.appName("kafka-timers"), "PYSPARK_GATEWAY_PORT" in os.environ
+    is_quiet = not is_submitted and settings.log_level != "debug"
     if settings.master:
         builder = builder.master(settings.master)
     packages = settings.packages or ",".join(PACKAGES[minor])
+    options = _CONF | ({} if is_submitted else _OWN)
     if packages != NO_PACKAGES:
-        told["spark.jars.packages"] = packages
-    is_quiet = not is_submitted and settings.log_level != "debug"
-    if not is_submitted:
-        told |= _OWN
+        options["spark.jars.packages"] = packages
     if is_quiet:
-        told["spark.log.level"] = "ERROR"
-    for key, value in (told | dict(conf or {})).items():
+        options["spark.log.level"] = "ERROR"
+    for key, value in (options | dict(conf or {})).items():
         builder = builder.config(key, value)
     fetches = packages != NO_PACKAGES and not is_submitted
     with (

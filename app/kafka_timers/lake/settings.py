@@ -1,6 +1,4 @@
-"""
-The settings of the lake's jobs that run all the time.
-"""
+"""The settings of the lake's jobs that run all the time."""
 
 from dataclasses import dataclass
 

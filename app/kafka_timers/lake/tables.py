@@ -36,6 +36,7 @@ __all__ = [
     "read_rejected",
     "read_topic_ids",
     "root_of",
+    "sent",
     "translated",
     "words_of",
 ]
@@ -44,6 +45,8 @@ __all__ = [
 _MISSING = ("PATH_NOT_FOUND", "DELTA_TABLE_NOT_FOUND", "DELTA_MISSING_DELTA_TABLE", "DELTA_PATH_DOES_NOT_EXIST")
 _SKIPPED_BY = "delta.dataSkippingStatsColumns"
 _AUTO_COMPACT = "delta.autoOptimize.autoCompact"
+# As many as the seconds of a day in eleven partitions. A row takes some hundred bytes in the memory of each executor.
+_SENT_ROWS_MAX = 1_000_000
 
 
 def root_of(settings: LakeSettings) -> str:
@@ -95,26 +98,17 @@ def words_of(error: Exception) -> str:
 
 
 def create(spark: SparkSession, root: str, table: Table) -> None:
-    """
-    Create *table* if it does not exist, with types and comments of its columns.
-
-    A table made by an earlier version gets the missing columns, which are null in its old rows.
-    """
-    name = name_of(root, table)
-    told = {_SKIPPED_BY: ",".join(table.skipped_by)} if table.skipped_by else {}
+    """Create *table* if it does not exist, with types and comments of its columns."""
+    if exists(spark, root, table):
+        return
+    columns = ", ".join(map(_column, table.columns))
+    by = f" PARTITIONED BY ({', '.join(table.partitioned_by)})" if table.partitioned_by else ""
+    properties = {_SKIPPED_BY: ",".join(table.skipped_by)} if table.skipped_by else {}
     if table.of_small_rows:
-        told[_AUTO_COMPACT] = "true"
-    listed = "(" + ", ".join(f"'{key}' = '{value}'" for key, value in told.items()) + ")"
-    made = _loaded(spark, root, table)
-    if made is None:
-        columns = ", ".join(map(_column, table.columns))
-        by = f" PARTITIONED BY ({', '.join(table.partitioned_by)})" if table.partitioned_by else ""
-        properties = f" TBLPROPERTIES {listed}" if told else ""
-        spark.sql(f"CREATE TABLE IF NOT EXISTS {name} ({columns}) USING delta{by}{properties}")
-    elif lacking := _lacking(made, table):
-        spark.sql(f"ALTER TABLE {name} ADD COLUMNS ({', '.join(map(_column, lacking))})")
-        if told:
-            spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES {listed}")
+        properties[_AUTO_COMPACT] = "true"
+    listed = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
+    having = f" TBLPROPERTIES ({listed})" if properties else ""
+    spark.sql(f"CREATE TABLE IF NOT EXISTS {name_of(root, table)} ({columns}) USING delta{by}{having}")
 
 
 def exists(spark: SparkSession, root: str, table: Table) -> bool:
@@ -124,16 +118,13 @@ def exists(spark: SparkSession, root: str, table: Table) -> bool:
 
 def read(spark: SparkSession, root: str, table: Table) -> DataFrame:
     """
-    Return *table* as it is now, with all its columns; an empty frame if it does not exist yet.
+    Return *table* as it is now; an empty frame if it does not exist yet.
 
     Columns that are not stored are only computed if they are used, and rows are not skipped by them.
     """
-    loaded = _loaded(spark, root, table)
-    if loaded is None:
-        loaded = constant(spark, [], table.columns)
-    lacking = {column.name: F.lit(None).cast(column.dataType) for column in _lacking(loaded, table)}
-    loaded = loaded.withColumns(lacking) if lacking else loaded
-    return opened(loaded) if table.told else loaded
+    made = _loaded(spark, root, table)
+    loaded = constant(spark, [], table.columns) if made is None else made
+    return opened(loaded) if table.in_bytes else loaded
 
 
 def append(
@@ -150,8 +141,6 @@ def append(
 
     Args:
         frame: rows with the table's columns, in any order.
-        root: root of the lake.
-        table: table to append to.
         app_id: name of the writer. If it has appended *version* or a later one before, this does nothing.
         version: number of this append, ascending.
         gather: bring the rows of a folder together first, which moves all rows once. A folder then gets one file,
@@ -185,12 +174,7 @@ def read_topic_ids(spark: SparkSession, root: str) -> dict[str, str]:
 
 def read_rejected(spark: SparkSession, root: str, requests: str) -> DataFrame:
     """
-    Return the records of timer-request that went to timer-rejected.
-
-    Args:
-        spark: session to use.
-        root: root of the lake.
-        requests: name of timer-request.
+    Return the records of timer-request, the topic *requests*, that went to timer-rejected.
 
     Returns:
         partition int and offset bigint of the record, reason string, and appended_ms bigint of its reject.
@@ -204,10 +188,7 @@ def constant(spark: SparkSession, rows: Iterable[Sequence[Any]], columns: Struct
     """
     Return a frame of some rows that is a constant of the plan. Spark knows its size and needs no Python for it.
 
-    Args:
-        spark: session to use.
-        rows: values in the order of *columns*.
-        columns: a schema, or names and types as in SQL.
+    The values of *rows* are in the order of *columns*, which are a schema, or names and types as in SQL.
     """
     schema = columns if isinstance(columns, StructType) else cast("StructType", StructType.fromDDL(columns))
     named = [dict(zip(schema.names, row, strict=True)) for row in rows]
@@ -216,8 +197,9 @@ def constant(spark: SparkSession, rows: Iterable[Sequence[Any]], columns: Struct
     return frame
 
 
-def _lacking(made: DataFrame, table: Table) -> list[StructField]:
-    return [column for column in table.columns if column.name not in made.columns]
+def sent(frame: DataFrame, rows: int) -> DataFrame:
+    """Return *frame*, of so many *rows*; if these are few, Spark sends them to each frame that it is joined with."""
+    return F.broadcast(frame) if rows <= _SENT_ROWS_MAX else frame
 
 
 def _column(column: StructField) -> str:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -12,18 +11,14 @@ from kafka_timers.core.wire import Topics
 from kafka_timers.errors import LakeError
 from kafka_timers.lake.conditions import days_about, has_conditions, history_of, ignored_in, in_force
 from kafka_timers.lake.outcomes import intervals_of, outcomes_of, totals
-from kafka_timers.lake.schema import CANCEL, COPY, REFUSED, REQUESTS, SEALS
+from kafka_timers.lake.schema import CANCEL, COPY, ID_KEY, REFUSED, REQUESTS, SEALS
 from kafka_timers.lake.sealed import sound
-from kafka_timers.lake.tables import constant, read, read_positions, read_rejected, root_of
+from kafka_timers.lake.tables import constant, read, read_positions, read_rejected, root_of, sent
 from kafka_timers.settings import LakeSettings
 
 __all__ = ["TimeRange", "requests_of", "time_range_of"]
 
-_REQUEST = ("partition", "offset")
-_ID = ("partition", "timer_id")
 _DAY_S = 86_400
-# The seconds of a day in eleven partitions.
-_BROADCAST_ROWS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,23 +27,17 @@ class TimeRange:
     Landed rows of a time range: all that is needed to compute the timers that fire in it.
 
     Attributes:
-        first: UNIX second in which it begins.
-        last: UNIX second in which it ends.
-        sealed_to: last second that is sealed and judged, by partition.
         intervals: see `intervals_of`; from the last one before the time range on, in each partition.
         sealed: see `totals`, from the same seals.
         seals: these seals, as rows of `seals`.
         appended: offsets between the first and the last fence of these seals: partition int, since bigint, to bigint.
-        requests: see `outcomes_of`.
-        changes: see `outcomes_of`.
-        rejected: see `outcomes_of`.
+        requests: see `outcomes_of`, like changes and rejected.
         keep: computes and caches a frame until the time range is closed. A frame of few rows is broadcast to the frames
             that it is joined with.
     """
 
     first: int
     last: int
-    sealed_to: dict[int, int]
     intervals: DataFrame
     sealed: DataFrame
     seals: DataFrame
@@ -79,8 +68,6 @@ def time_range_of(
     Seals that count requests which have not been landed are left out, as if they were not there yet.
 
     Args:
-        spark: session to use.
-        settings: settings with the lake.
         first: UNIX second; None for a day before the end.
         last: UNIX second; None for the last sealed one.
         may_be_empty: allow a time range in which nothing is sealed.
@@ -93,8 +80,7 @@ def time_range_of(
         def keep(frame: DataFrame) -> DataFrame:
             rows = frame.persist().count()
             kept.callback(frame.unpersist)
-            # A broadcast takes some hundred bytes a row in the memory of each executor.
-            return F.broadcast(frame) if rows <= _BROADCAST_ROWS else frame
+            return sent(frame, rows)
 
         yield _read(spark, settings, first, last, keep, may_be_empty=may_be_empty)
 
@@ -112,8 +98,7 @@ def _read(
     seals = read(spark, root, SEALS)
     landed = read_positions(spark, root, topic)
     # The tables' statistics answer this without reading the tables.
-    newest = seals.agg(F.max("last")).first()
-    newest_s = newest[0] if newest else None
+    [(newest_s,)] = seals.agg(F.max("last")).collect()
     if newest_s is None or not landed:
         raise LakeError(f"no seal is in the lake at {root}: run `kafka-timers lake land` first")
     last = newest_s if last is None else min(last, newest_s)
@@ -122,9 +107,7 @@ def _read(
     seals = seals.where(F.col("last") <= last).join(F.broadcast(positions), "partition")
     seals = seals.where(F.col("fence") <= F.col("position"))
     complete = seals.where(F.col("through").isNull())
-    in_range = complete.where(F.col("last") >= first).groupBy("partition").agg(F.max("last"))
-    sealed_to: dict[int, int] = dict(map(tuple, in_range.collect()))
-    if not sealed_to and not may_be_empty:
+    if not may_be_empty and complete.where(F.col("last") >= first).isEmpty():
         raise LakeError(
             f"nothing is sealed from {first} to {last} in the lake at {root}, or not all requests of it are landed: "
             "run `kafka-timers lake land`, or give another --from and --to"
@@ -141,7 +124,6 @@ def _read(
     return TimeRange(
         first,
         last,
-        sealed_to,
         keep(intervals_of(seals)),
         keep(totals(seals)),
         seals,
@@ -153,19 +135,6 @@ def _read(
     )
 
 
-class Landed(NamedTuple):
-    """
-    Rows of `requests`.
-
-    Attributes:
-        requests: the requests in question, and all records that may change them.
-        changes: those of them that may change a request: see `outcomes_of`.
-    """
-
-    requests: DataFrame
-    changes: DataFrame
-
-
 def requests_of(
     requests: DataFrame,
     seals: DataFrame,
@@ -173,25 +142,20 @@ def requests_of(
     offset: int,
     last: int,
     keep: Callable[[DataFrame], DataFrame] = lambda frame: frame,
-) -> Landed:
+) -> tuple[DataFrame, DataFrame]:
     """
-    Return the requests that may be due in a time range and were not ignored, and all records that may change them.
+    Return the requests that may be due in a time range and were not ignored, with all records that may change them.
 
-    The conditions let Delta skip files by their column statistics.
+    The second frame has those of them that may change a request: see `outcomes_of`. The conditions let Delta skip files
+    by their column statistics.
 
     Args:
-        requests: the table.
         seals: seals to judge by; read for the timer ids that have a condition.
         after: UNIX second; all requests due until then and below *offset* were done before the time range.
         offset: see *after*.
-        last: UNIX second in which the time range ends.
-        keep: see `TimeRange`; used for records that share a timer id, which are looked for in all that was landed
-            since.
+        keep: for the records that share a timer id, which are looked for in all that was landed since.
     """
-    table = requests.select(
-        *_REQUEST, "appended_ms", "kind", "second", "millis", "topic", "timer_id", "reason",
-        "original", "original_s", "decided", "decided_s", "condition", "expected", "first_ms", "callback", "asks",
-    )  # fmt: skip
+    table = requests.drop("value", "key", "headers", "digest", "forgotten_s", "delay", "due")
     named, is_copy, is_cancel = F.col("timer_id").isNotNull(), F.col("kind") == COPY, F.col("kind") == CANCEL
 
     def due_since(second: Column) -> Column:
@@ -208,11 +172,11 @@ def requests_of(
     # A cancel whose request is not due concerns none of these.
     due, copies = table.where(is_due & (~named | ~is_cancel)), table.where(is_due & ~named & is_copy)
     if named_ms is None:
-        return Landed(due, copies)
+        return due, copies
     # Most ids have one record only, which nothing changes. Ids are compared by a hash, which is smaller; if two have
     # the same one, needless rows do no harm.
     # The names of all others differ, because a join may gather the rows of a name.
-    name = F.when(named, F.xxhash64(*_ID).bitwiseOR(1)).otherwise(F.col("offset") * 2).alias("name")
+    name = F.when(named, F.xxhash64(*ID_KEY).bitwiseOR(1)).otherwise(F.col("offset") * 2).alias("name")
     since = table.where(named & (F.col("appended_ms") >= named_ms))
     by_name = since.groupBy(name).agg(
         F.count(F.lit(1)).alias("records"), F.bool_or(is_due & ~is_cancel).alias("is_due")
@@ -226,10 +190,10 @@ def requests_of(
         history = keep(history_of(table, found))
         around = seals.where(F.col("day").isin(days_about(history)) | (F.col("last") >= after))
         judged = in_force(history, keep(ignored_in(history, intervals_of(around))))
-        ids = keep(history.select(*_ID).distinct())
-        alone, related = (rows.join(ids, [*_ID], "anti") for rows in (alone, related))
+        ids = keep(history.select(*ID_KEY).distinct())
+        alone, related = (rows.join(ids, [*ID_KEY], "anti") for rows in (alone, related))
         related = related.unionByName(judged)
-    return Landed(alone.unionByName(related), related.unionByName(copies))
+    return alone.unionByName(related), related.unionByName(copies)
 
 
 def _last_before(complete: DataFrame, second: int, partitions: int) -> dict[int, tuple[int, int]]:

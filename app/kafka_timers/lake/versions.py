@@ -10,11 +10,9 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from kafka_timers.core.wire import COPY_STALE_S
-from kafka_timers.lake.schema import CANCEL, COPY, REQUEST, asked_ms
+from kafka_timers.lake.schema import CANCEL, COPY, ID_KEY, REQUEST, asked_ms
 
 __all__ = ["marks_of"]
-
-_ID = ("partition", "timer_id")
 
 
 def marks_of(records: DataFrame) -> DataFrame:
@@ -34,7 +32,7 @@ def marks_of(records: DataFrame) -> DataFrame:
         scanned the request's second, the request fires all the same: compare with the fence of the seal.
     """
     is_copy, is_ask = F.col("kind") == COPY, F.col("kind").isin(REQUEST, CANCEL)
-    before = Window.partitionBy(*_ID).orderBy("offset").rowsBetween(Window.unboundedPreceding, -1)
+    before = Window.partitionBy(*ID_KEY).orderBy("offset").rowsBetween(Window.unboundedPreceding, -1)
     request = F.when(F.col("kind") == REQUEST, F.struct("offset", asked_ms().alias("due_ms")))
     named = (
         records.where(F.col("timer_id").isNotNull() & (is_copy | is_ask))
