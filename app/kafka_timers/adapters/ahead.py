@@ -13,8 +13,6 @@ from kafka_timers.adapters.source import SourceLog
 from kafka_timers.broker.bounds import LogBounds
 from kafka_timers.broker.cluster import Cluster
 
-__all__ = ["Ahead", "look_ahead"]
-
 # Some 5 ms of work between two turns of the event loop.
 _STRIDE_RECORDS = 250
 # If a partition sends nothing for so long, it has no leader.

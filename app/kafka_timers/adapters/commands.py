@@ -25,23 +25,6 @@ from kafka_timers.core.wire import (
 )
 from kafka_timers.errors import WhenError
 
-__all__ = [
-    "Command",
-    "Parsed",
-    "Refusal",
-    "SourceHeaders",
-    "SourceRecord",
-    "TooManyHopsError",
-    "cancel_command",
-    "expiry_in",
-    "forwarded_headers",
-    "headers_by_name",
-    "pack_future",
-    "partition_in",
-    "rfc3339_ms",
-    "source_field",
-]
-
 SourceHeaders = Sequence[tuple[str, bytes | None]]
 
 # A loop takes about a second for each turn.

@@ -20,8 +20,6 @@ from kafka_timers.broker.batches import Batch
 from kafka_timers.core.wire import REASON_HEADER
 from kafka_timers.runtime.filling import Filling, Ready
 
-__all__ = ["Ending"]
-
 # Smaller than the limit of any topic that has schedules. Tombstones are few.
 _BATCH_BYTES = 16 << 10
 

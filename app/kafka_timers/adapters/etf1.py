@@ -25,8 +25,6 @@ from kafka_timers.adapters.commands import (
 from kafka_timers.adapters.keeping import Keeping, Last, is_own, timer_id_of
 from kafka_timers.core.wire import REQUEST_HEADER, number_in
 
-__all__ = ["KEEPING", "parse"]
-
 _NAME = "etf1"
 # etf1's own tombstones name their schedule by the second in which it was written.
 _FIRED_HEADER = "scheduler-timestamp"

@@ -33,8 +33,6 @@ from kafka_timers.core.moments import moment_after, moment_at
 from kafka_timers.core.wire import EXPIRY_HEADER, MILLIS_HEADER, SECOND_LIMIT, TOKEN_HEADER, number_in
 from kafka_timers.errors import WhenError
 
-__all__ = ["NAMES", "names_of", "parse", "parser_of"]
-
 # Field → name of its header.
 NAMES: Mapping[str, str] = {
     "expiry": EXPIRY_HEADER,

@@ -15,8 +15,6 @@ from kafka_timers.adapters.commands import Parsed, SourceRecord, headers_by_name
 from kafka_timers.core.text import is_text
 from kafka_timers.core.wire import REASON_HEADER, REQUEST_HEADER, number_in
 
-__all__ = ["OVER_HEADER", "Ended", "Keeping", "Last", "is_own", "timer_id_of"]
-
 # Header of our tombstone for a schedule that a tombstone in another partition has ended: the offset of its last
 # version.
 OVER_HEADER = "timer-over"

@@ -12,8 +12,6 @@ from kafka_timers.broker.asking import CoordinatorLink
 from kafka_timers.broker.bounds import LogBounds
 from kafka_timers.broker.cluster import Cluster
 
-__all__ = ["adapter_lags"]
-
 _LANE = "lag of doors"
 _LIMIT_S = 5.0
 

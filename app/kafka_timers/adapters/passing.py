@@ -11,8 +11,6 @@ from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.producer import Producer
 from kafka_timers.runtime.filling import Ready
 
-__all__ = ["DoorSettings", "OwnedPartition", "Passing"]
-
 
 @dataclass(frozen=True, slots=True)
 class DoorSettings:

@@ -40,8 +40,6 @@ from kafka_timers.adapters.keeping import Keeping, Last, is_own, timer_id_of
 from kafka_timers.core.keys import FIRST_MS
 from kafka_timers.core.wire import HOPS_HEADER, REQUEST_HEADER, SECOND_LIMIT
 
-__all__ = ["KEEPING", "parse"]
-
 _NAME = "skyuk"
 # On its tombstones since version 1.0. Earlier tombstones look as if a user had deleted the schedule.
 _FIRED_HEADER, _FIRED_VALUE = "schedule:expired", b"true"

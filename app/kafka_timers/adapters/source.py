@@ -20,8 +20,6 @@ from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.fetching import Fetched, Fetcher
 from kafka_timers.runtime.tasks import cancel
 
-__all__ = ["SourceLog"]
-
 log = logging.getLogger(__name__)
 
 # How long the broker waits for a first record. Once a partition has been quiet for some seconds, it waits longer: a

@@ -17,8 +17,6 @@ from aiokafka.protocol.api import Request
 from kafka_timers.broker import codes
 from kafka_timers.broker.cluster import Cluster, limited
 
-__all__ = ["CoordinatorLink", "PerhapsFencedError", "gravest"]
-
 # The first pause is for a transaction that is about to complete, which takes milliseconds. The second is for a broker.
 _SOON_S, _LATER_S = 0.02, 0.1
 _WORDS = {CoordinationType.TRANSACTION: "transactional id", CoordinationType.GROUP: "group"}

@@ -7,8 +7,6 @@ from typing import Any
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.util import calc_crc32c
 
-__all__ = ["Batch"]
-
 _MAGIC = 2
 _PLAIN = 0
 # Places in an encoded batch: the checksum, the first byte it covers, the timestamps of the first and the latest record,

@@ -17,8 +17,6 @@ from kafka_timers.broker import codes
 from kafka_timers.broker.cluster import Cluster, Leader, limited
 from kafka_timers.broker.requests import ListOffsets
 
-__all__ = ["Bound", "LogBounds"]
-
 _PAUSE_S = 0.1
 
 

@@ -29,8 +29,6 @@ from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.requests import Metadata
 from kafka_timers.errors import LoginError
 
-__all__ = ["Cluster", "Leader", "limited"]
-
 # Limit of a question in seconds. It includes making the connection.
 LIMIT_S = 4.0
 # A question that any broker can answer goes to one more broker after this time.

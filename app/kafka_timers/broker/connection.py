@@ -23,8 +23,6 @@ from kafka_timers.broker.environment import env_name
 from kafka_timers.broker.oauth import login_tokens_of
 from kafka_timers.errors import SettingsError
 
-__all__ = ["PROPERTIES", "Kafka"]
-
 _PROTOCOL, _MECHANISM = "security.protocol", "sasl.mechanism"
 _CA, _CERTIFICATE, _KEY, _KEY_PASSWORD = (
     "ssl.ca.location",

@@ -27,8 +27,6 @@ from kafka_timers.broker.requests import ApiVersions, transaction_version_in
 from kafka_timers.broker.transaction_requests import EndTransaction, InitProducerId
 from kafka_timers.errors import SettingsError
 
-__all__ = ["Coordinator", "Identity"]
-
 _SECOND_PROTOCOL = 2
 # A silent broker is replaced within 9 s, and the next coordinator needs some seconds to read its log. Without an open
 # transaction there is time to wait for that.

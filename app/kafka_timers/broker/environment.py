@@ -1,7 +1,5 @@
 """The names of environment variables for command line options and for lines of the Kafka configuration file."""
 
-__all__ = ["env_name"]
-
 
 def env_name(name: str) -> str:
     """Return the variable for a field of settings (`group`) or a property of Kafka's clients (`sasl.password`)."""

@@ -16,8 +16,6 @@ from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.internals import Member as Joined
 
-__all__ = ["Group", "Member", "group_of", "joining", "remove_member"]
-
 _LANE = "groups"
 # Protocol type of consumer groups. Only its members' metadata has the form that is decoded here.
 _CONSUMERS = "consumer"

@@ -13,17 +13,6 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
-__all__ = [
-    "Member",
-    "connection_of",
-    "have_read_committed",
-    "hurry",
-    "member_id_of",
-    "read_nothing",
-    "topics_assigned",
-    "transactional_id_of",
-]
-
 _CONNECTION = (
     "security_protocol",
     "ssl_context",

@@ -21,8 +21,6 @@ from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.topics import answering
 from kafka_timers.core.wire import Topics, instance_name, number_in
 
-__all__ = ["closed_second", "lake_group", "tell_closed"]
-
 _LANE = "lake"
 _LIMIT_S = 8.0
 # Values for a client outside the group. The broker keeps the offsets for its own default time.

@@ -11,8 +11,6 @@ from aiokafka.protocol.abstract import AbstractType
 from aiokafka.protocol.api import RequestStruct, Response
 from aiokafka.protocol.types import CompactArray, CompactString, Int32, Schema, TaggedFields
 
-__all__ = ["TAGS", "TEXT", "Uuid", "by_topic", "message"]
-
 TEXT = CompactString("utf-8")
 TAGS = ("tags", TaggedFields)
 

@@ -18,8 +18,6 @@ from aiokafka.abc import AbstractTokenProvider
 
 from kafka_timers.errors import LoginError
 
-__all__ = ["LoginTokens", "login_tokens_of"]
-
 _TIMEOUT_S = 10.0
 # Share of an OAuth token's life after which a new one is fetched, as in Kafka's own client.
 _LIFE_SHARE = 0.8

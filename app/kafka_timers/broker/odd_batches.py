@@ -19,8 +19,6 @@ from typing import Any, NamedTuple
 from aiokafka.codec import lz4_decode, snappy_decode, zstd_decode
 from aiokafka.errors import CorruptRecordException
 
-__all__ = ["batch_at", "parsed", "records_of", "shown"]
-
 # The header of a batch, magic 2: base offset, length, leader epoch, magic, checksum, attributes, last offset delta,
 # first and last timestamp, producer id and epoch, base sequence, count. The records follow it.
 _HEADER = struct.Struct(">qiibIhiqqqhii")

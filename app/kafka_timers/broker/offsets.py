@@ -24,8 +24,6 @@ from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.coordinator import Identity
 from kafka_timers.broker.transaction_requests import CommitOffsets, CommittedOffsets
 
-__all__ = ["GroupOffsets"]
-
 
 class GroupOffsets:
     """

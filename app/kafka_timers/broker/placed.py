@@ -10,8 +10,6 @@ from kafka_timers.broker.reading import TopicLog, consumed
 from kafka_timers.core.wire import Future, Topics, future_from
 from kafka_timers.errors import BrokerError
 
-__all__ = ["latest_values", "record_at", "request_at"]
-
 
 async def request_at(kafka: Kafka, prefix: str, request: str, **options: Any) -> Future | None:
     """

@@ -26,8 +26,6 @@ from kafka_timers.broker.offsets import GroupOffsets
 from kafka_timers.broker.refusals import Refusal, RefusedError
 from kafka_timers.broker.requests import Produce, ProduceInTransaction
 
-__all__ = ["Producer"]
-
 # How long a leader may wait for the other replicas: less than the limit of a request.
 _REPLICAS_S = 3.0
 _SOON_S, _LATER_S = 0.02, 0.1

@@ -21,8 +21,6 @@ from kafka_timers.broker.fetching import Fetched, Fetcher
 from kafka_timers.broker.topics import answering, translating
 from kafka_timers.core.wire import ReadRecord
 
-__all__ = ["Following", "TopicLog", "consumed"]
-
 log = logging.getLogger(__name__)
 
 _PAGE_WAIT_MS, _FOLLOW_WAIT_MS = 50, 500

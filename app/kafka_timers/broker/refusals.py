@@ -7,8 +7,6 @@ from aiokafka.errors import KafkaError
 
 from kafka_timers.broker import codes
 
-__all__ = ["Refusal", "RefusedError"]
-
 
 class Refusal(NamedTuple):
     """The reason why a partition refuses a batch: the error number, and the broker's own message."""

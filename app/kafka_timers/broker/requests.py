@@ -17,18 +17,6 @@ from aiokafka.protocol.types import Boolean, CompactArray, CompactBytes, Int8, I
 
 from kafka_timers.broker.messages import TAGS, TEXT, Uuid, by_topic, message
 
-__all__ = [
-    "ApiVersions",
-    "Fetch",
-    "ListOffsets",
-    "Metadata",
-    "Produce",
-    "ProduceInTransaction",
-    "partition_counts_in",
-    "settings_of",
-    "transaction_version_in",
-]
-
 _ALL_IN_SYNC = -1
 # Kafka's number for topics as a kind of resource.
 _TOPIC = 2

@@ -23,8 +23,6 @@ from kafka_timers.broker.requests import Metadata, partition_counts_in, settings
 from kafka_timers.core.wire import Topics
 from kafka_timers.errors import BrokerError, LoginError, TopicsError
 
-__all__ = ["GRACE_S", "answering", "check", "counted", "counts", "create", "examine", "make", "translating"]
-
 _DAY_MS, _HOUR_MS = 86_400_000, 3_600_000
 _FOR_EVER = -1
 # Time that the request log keeps requests beyond the horizon, so that a time without workers or landings loses nothing.

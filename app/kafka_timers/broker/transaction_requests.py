@@ -14,8 +14,6 @@ from aiokafka.protocol.types import Boolean, CompactArray, Int16, Int32, Int64, 
 
 from kafka_timers.broker.messages import TAGS, TEXT, by_topic, message
 
-__all__ = ["CommitOffsets", "CommittedOffsets", "EndTransaction", "InitProducerId"]
-
 # Values for a client outside the group.
 _NO_GENERATION, _NO_MEMBER = -1, ""
 _ANY_EPOCH = -1

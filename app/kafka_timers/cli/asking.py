@@ -39,8 +39,6 @@ from kafka_timers.settings import QuerySettings
 if TYPE_CHECKING:
     from kafka_timers.operate.pending import Workers
 
-__all__ = ["ASKING", "EXIT_CODES", "answers_to", "show_answers", "with_client"]
-
 _Answer = TypeVar("_Answer")
 
 # Exit code of a command, by the outcome.

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-__all__ = ["WRONG", "lake", "reads", "session_of", "time_range"]
-
 log = logging.getLogger(__name__)
 
 # Exit code of a command that finds a problem.

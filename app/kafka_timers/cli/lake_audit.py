@@ -22,8 +22,6 @@ from kafka_timers.settings import LakeSettings
 if TYPE_CHECKING:
     from kafka_timers.lake.service import Service
 
-__all__ = ["LAKE_AUDIT"]
-
 log = logging.getLogger(__name__)
 
 

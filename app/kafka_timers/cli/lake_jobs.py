@@ -13,8 +13,6 @@ from kafka_timers.cli.running import needs
 from kafka_timers.clock import HostClock
 from kafka_timers.lake.settings import RunningSettings
 
-__all__ = ["LAKE_JOBS"]
-
 
 def _every(default_s: float, text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return the option for the time from one round to the next."""

@@ -22,8 +22,6 @@ from kafka_timers.settings import QuerySettings
 if TYPE_CHECKING:
     from kafka_timers.operate.pending import Workers
 
-__all__ = ["PENDING", "asked", "say_unknown"]
-
 _Answer = TypeVar("_Answer")
 
 # How far `ahead` looks by default, in units.

@@ -59,8 +59,6 @@ from kafka_timers.operate.status import read_status
 from kafka_timers.operate.watch import watching
 from kafka_timers.settings import GroupSettings, OscillatorSettings, PlannerSettings, WorkerSettings
 
-__all__ = ["main", "program"]
-
 
 def _advised(text: str) -> str:
     """Return *text*, with the options that name this instance added to each command in it."""

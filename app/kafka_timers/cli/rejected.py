@@ -22,8 +22,6 @@ from kafka_timers.core.wire import Topics
 from kafka_timers.errors import KafkaTimersError, RequestError
 from kafka_timers.operate.rejected import Which, reading_rejected
 
-__all__ = ["REJECTED"]
-
 _SHOWN = 10
 
 

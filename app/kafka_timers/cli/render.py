@@ -23,23 +23,6 @@ from kafka_timers.operate.find import Found
 from kafka_timers.operate.health import PartitionStatus, Planners, Refused, ServiceStatus
 from kafka_timers.operate.watch import lateness_of
 
-__all__ = [
-    "ahead_lines",
-    "answer_line",
-    "callback_lines",
-    "capacity_table",
-    "found_line",
-    "history_table",
-    "moment_text",
-    "pending_table",
-    "printable",
-    "problem_lines",
-    "rejected_lines",
-    "status_lines",
-    "status_table",
-    "unknown_lines",
-]
-
 # --- text ------------------------------------------------------------------------------------------------------------
 
 

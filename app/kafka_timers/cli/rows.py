@@ -16,8 +16,6 @@ from kafka_timers.operate.documents import row_document
 if TYPE_CHECKING:
     from kafka_timers.lake.forget import Kept
 
-__all__ = ["kept_lines", "print_rows", "rows_csv"]
-
 _ANY_WIDTH = 100_000
 # Most offsets to print of a partition.
 _SHOWN = 20

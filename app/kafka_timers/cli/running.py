@@ -11,8 +11,6 @@ from typing import Any, TypeVar
 
 from kafka_timers.errors import KafkaTimersError
 
-__all__ = ["argument_bytes", "check_installed", "instance_in", "log_to_stderr", "needs", "wait_for", "with_instance"]
-
 _INSTANCE = ("--bootstrap", "--kafka-config", "--topic-prefix")
 # Commands in messages that take these options.
 _advised = re.compile(r"kafka-timers (?:topics (?:create|check)|status|find|rejected|redrive)\b")

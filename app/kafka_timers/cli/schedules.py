@@ -21,8 +21,6 @@ from kafka_timers.client.times import At, Cron, Every, Times
 if TYPE_CHECKING:
     from kafka_timers.client.schedules import Recurring, Schedules
 
-__all__ = ["schedule"]
-
 _Answer = TypeVar("_Answer")
 
 

@@ -27,8 +27,6 @@ from kafka_timers.client.request import Answer, is_question
 from kafka_timers.core.wire import Condition, Future, Reply
 from kafka_timers.errors import AnswerError
 
-__all__ = ["AnswerReader"]
-
 # Answers to one id that wait for their question. Only other clients that ask for the same id can produce so many.
 _EARLY_MAX = 1_000
 

@@ -18,8 +18,6 @@ from kafka_timers.core.wire import (
     number_in,
 )
 
-__all__ = ["Callback", "request_from", "token_from"]
-
 
 @dataclass(frozen=True, slots=True)
 class Callback:

@@ -19,8 +19,6 @@ from kafka_timers.core.routing import hash_of
 from kafka_timers.core.wire import Future, Topics, partitions_in
 from kafka_timers.errors import BrokerError, ClientStateError, RequestError, TopicsError
 
-__all__ = ["Channel", "KafkaChannel"]
-
 
 class Channel(Protocol):
     """The connection of a client to the service: it publishes requests and reads answers."""

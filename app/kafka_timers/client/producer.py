@@ -20,8 +20,6 @@ from kafka_timers.broker.producer import Producer
 from kafka_timers.broker.refusals import RefusedError
 from kafka_timers.errors import BrokerError, PublishError
 
-__all__ = ["GivenSender", "OwnSender", "PartitionAccumulator", "RecordHeaders", "Sender"]
-
 # Some 400 requests of 150 bytes. Larger batches gain little, and a topic may allow less than Kafka's 1 MiB.
 _BATCH_BYTES = 64 << 10
 # A broker may not know a new topic at once.

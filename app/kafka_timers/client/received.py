@@ -11,8 +11,6 @@ from typing import Any, Self
 
 from kafka_timers.errors import RequestError
 
-__all__ = ["Received", "pairs_of"]
-
 RawHeaders = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]] | None
 
 

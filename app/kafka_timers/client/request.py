@@ -17,27 +17,6 @@ from kafka_timers.core.text import is_text, pairs_of
 from kafka_timers.core.wire import REQUEST_HEADER, SERVICE_HEADERS, Condition, Future, Header, Reply
 from kafka_timers.errors import RequestError
 
-__all__ = [
-    "Answer",
-    "CallbackOptions",
-    "CallbackSpec",
-    "Headers",
-    "Outcome",
-    "Pending",
-    "Timer",
-    "cancel_of",
-    "check_home",
-    "checked_id",
-    "checked_request",
-    "future_of",
-    "is_question",
-    "only_if_absent",
-    "only_if_pending",
-    "question_of",
-    "set_callback",
-    "timed",
-]
-
 Headers = Iterable[tuple[str, bytes | None]] | Mapping[str, bytes | None]
 
 _PARTITION_MAX = (1 << 31) - 1

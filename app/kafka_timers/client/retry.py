@@ -27,8 +27,6 @@ from kafka_timers.core.wire import (
 )
 from kafka_timers.errors import RequestError
 
-__all__ = ["Retry", "RetryPolicy", "repeated"]
-
 # Characters of an error in a header: enough for its sentence, but no page of a stack.
 _ERROR_CHARACTERS = 500
 

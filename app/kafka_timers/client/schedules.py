@@ -19,8 +19,6 @@ from kafka_timers.core.schedules import CatchUp, Schedule, future_of_run, next_r
 from kafka_timers.core.text import pairs_of
 from kafka_timers.errors import ScheduleError
 
-__all__ = ["Recurring", "Schedules"]
-
 # `list` is a method of `Schedules`, so the type is named outside of the class.
 _Moments = list[datetime]
 

@@ -7,8 +7,6 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 from kafka_timers.client import schedules
 from kafka_timers.client.timer_client import TimerClient
 
-__all__ = ["Schedules"]
-
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 

@@ -13,8 +13,6 @@ from kafka_timers.core.moments import moment_at
 from kafka_timers.errors import RequestError, ScheduleError
 from kafka_timers.v1.schedule_pb2 import Schedule
 
-__all__ = ["At", "Cron", "Every", "Times", "chosen", "milliseconds"]
-
 _GAPS = {"default": 0, "at-jump": 1, "skip": 2}
 _OVERLAPS = {"default": 0, "first": 1, "both": 2}
 

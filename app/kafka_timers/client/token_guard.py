@@ -9,8 +9,6 @@ latest request, and no other.
 import secrets
 from dataclasses import dataclass
 
-__all__ = ["TokenGuard"]
-
 
 @dataclass(slots=True)
 class TokenGuard:

@@ -20,8 +20,6 @@ from kafka_timers.console.settings import ConsoleSettings
 from kafka_timers.errors import SettingsError
 from kafka_timers.settings import host_in, is_loopback
 
-__all__ = ["BODY_BYTES_MAX", "Access", "Caller", "Role", "problem"]
-
 # A request of 1 MiB, Kafka's default limit, is 1.4 MB in base64.
 BODY_BYTES_MAX = 2 << 20
 

@@ -23,26 +23,6 @@ from kafka_timers.operate.callback_topics import CallbackTopic
 from kafka_timers.operate.find import Found
 from kafka_timers.operate.pending import Page, Told
 
-__all__ = [
-    "AheadOut",
-    "AnswerOut",
-    "CallerOut",
-    "HistoryOut",
-    "PageOut",
-    "Problem",
-    "RejectedOut",
-    "RejectedPage",
-    "RequestOut",
-    "TopicsOut",
-    "answer_out",
-    "history_out",
-    "page_out",
-    "request_out",
-    "topics_out",
-    "unknown_out",
-    "waiting_out",
-]
-
 
 class Problem(BaseModel):
     """A problem (RFC 9457)."""

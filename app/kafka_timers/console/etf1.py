@@ -19,8 +19,6 @@ from kafka_timers.core.wire import number_in
 from kafka_timers.errors import QueryError
 from kafka_timers.operate.pending import Told
 
-__all__ = ["info_of", "schedules_of"]
-
 # The GUI waits for 2 s, and keeps the whole answer in memory.
 _SCHEDULES_MAX = 10_000
 

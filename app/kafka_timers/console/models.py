@@ -17,8 +17,6 @@ from kafka_timers.core.moments import moment_after, moment_at, when_of
 from kafka_timers.core.wire import SECOND_LIMIT, Callback, Future
 from kafka_timers.errors import RequestError
 
-__all__ = ["Change", "HeaderIn", "Model", "When", "Wish"]
-
 _TOPIC_LENGTH, _ID_LENGTH = 249, 4_096
 
 

@@ -6,8 +6,6 @@ The server adds nothing to a page. Scripts show the data of records as text, nev
 
 from importlib.resources import files
 
-__all__ = ["PAGES"]
-
 _KINDS = {"css": "text/css", "html": "text/html", "js": "text/javascript"}
 
 # Name → bytes and kind.

@@ -49,8 +49,6 @@ from kafka_timers.operate.documents import status_document
 from kafka_timers.operate.find import Found
 from kafka_timers.operate.rejected import Which
 
-__all__ = ["app_of"]
-
 # The limit for every page; operations with a limit of their own give more details.
 _LIMIT_S = 2.9
 _BUCKETS_MAX = 10_000

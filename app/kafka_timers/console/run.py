@@ -16,8 +16,6 @@ from kafka_timers.console.service import Service
 from kafka_timers.console.settings import ConsoleSettings
 from kafka_timers.runtime.http_server import no_listening
 
-__all__ = ["run"]
-
 log = logging.getLogger(__name__)
 
 _END_S = 3

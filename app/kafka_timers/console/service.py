@@ -38,8 +38,6 @@ from kafka_timers.operate.rejected import RejectedLog, Which, last_refused, read
 from kafka_timers.operate.status import read_status
 from kafka_timers.operate.watch import watching
 
-__all__ = ["Service", "TopicForbiddenError"]
-
 log = logging.getLogger(__name__)
 
 # The workers' addresses count as fresh for this time; later, they are looked up again beside the next query.

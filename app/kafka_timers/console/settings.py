@@ -7,8 +7,6 @@ from typing import Any
 from kafka_timers.errors import SettingsError
 from kafka_timers.settings import GroupSettings, QuerySettings, WorkerSettings, is_loopback, setting
 
-__all__ = ["ConsoleSettings"]
-
 _PORT_MAX = 65_535
 
 

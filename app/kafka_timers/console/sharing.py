@@ -12,8 +12,6 @@ from typing import Any, TypeVar
 
 from kafka_timers.errors import KafkaTimersError
 
-__all__ = ["ANSWER_S", "BusyError", "LateError", "Shared", "within"]
-
 # A person takes this as an answer at once; a page should have its answer within 3 s.
 ANSWER_S = 2.5
 

@@ -26,8 +26,6 @@ from kafka_timers.dev import jars, java
 from kafka_timers.dev.process import Child
 from kafka_timers.errors import KafkaSetupError
 
-__all__ = ["INNER_PORTS", "PORTS", "EmbeddedKafka", "Member", "free_port", "new_cluster_id", "refuse_taken_port"]
-
 HOST = "127.0.0.1"
 
 # Both lie below the ports that systems use for outgoing connections. Among those, a client that retries a stopped

@@ -13,8 +13,6 @@ from typing import Self
 
 from kafka_timers.dev.broker import HOST, EmbeddedKafka, Member, free_port, new_cluster_id
 
-__all__ = ["NODES", "EmbeddedCluster"]
-
 # The ids of the brokers.
 NODES = (1, 2, 3)
 

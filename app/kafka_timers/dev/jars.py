@@ -19,8 +19,6 @@ from pathlib import Path
 
 from kafka_timers.errors import KafkaSetupError
 
-__all__ = ["KAFKA_VERSION", "cache_folder", "caches", "classpath"]
-
 KAFKA_VERSION = "4.3.1"
 
 _TIMEOUT_S = 30

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from kafka_timers.errors import KafkaSetupError
 
-__all__ = ["find"]
-
 OLDEST = 17
 
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')

@@ -11,8 +11,6 @@ from typing import Self
 
 from kafka_timers.runtime.die_with_parent import die_with_us
 
-__all__ = ["Child"]
-
 _LOG_LINES = 15
 
 

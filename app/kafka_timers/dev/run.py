@@ -32,8 +32,6 @@ from kafka_timers.dev.settings import DevSettings
 from kafka_timers.errors import SettingsError, TopicsError
 from kafka_timers.settings import WorkerSettings
 
-__all__ = ["run"]
-
 CALLBACK_TOPIC = "callbacks"
 
 _MARKER = "kafka-timers-dev.lock"

@@ -6,8 +6,6 @@ from kafka_timers.adapters import check_doors
 from kafka_timers.errors import SettingsError
 from kafka_timers.settings import KafkaSettings, setting
 
-__all__ = ["DevSettings"]
-
 _PORT_MAX = 65_535
 # With three brokers you can lose one.
 _REPLICAS = 3

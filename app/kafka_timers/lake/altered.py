@@ -16,8 +16,6 @@ from kafka_timers.lake.proof import digest_of_record, has_own_digest
 from kafka_timers.lake.records import requests_of
 from kafka_timers.lake.schema import COPY, RECORD_KEY, REQUESTS, about_records
 
-__all__ = ["altered_records", "altered_rows"]
-
 
 def altered_records(requests: DataFrame) -> DataFrame:
     """

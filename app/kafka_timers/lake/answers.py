@@ -15,8 +15,6 @@ from kafka_timers.core.wire import ANSWER_HEADER
 from kafka_timers.lake.received import place_in, text_in
 from kafka_timers.lake.schema import CANCEL, RECORD_KEY, REQUEST, about_records
 
-__all__ = ["answer_findings", "answers_of"]
-
 
 def answers_of(records: DataFrame) -> DataFrame:
     """

@@ -5,8 +5,6 @@ from typing import Any
 
 import pyarrow as pa
 
-__all__ = ["record_batch"]
-
 _KINDS = {"int": pa.int32(), "bigint": pa.int64(), "string": pa.string(), "binary": pa.binary()}
 
 

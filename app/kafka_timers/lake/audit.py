@@ -39,8 +39,6 @@ from kafka_timers.lake.tables import append, read, read_rejected, root_of
 from kafka_timers.lake.time_range import TimeRange, time_range_of
 from kafka_timers.settings import LakeSettings
 
-__all__ = ["Audit", "audit"]
-
 _LATENESS = ("lateness_p99_ms", "lateness_max_ms")
 # Each topic is landed separately, so rejects may arrive some time after their seal.
 _SETTLED_MS = 600_000

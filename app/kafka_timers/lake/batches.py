@@ -23,8 +23,6 @@ from kafka_timers.lake.outcomes import fires
 from kafka_timers.lake.received import naming_requests
 from kafka_timers.lake.schema import FINDING, SEAL_KEY
 
-__all__ = ["batch_findings", "sent_with"]
-
 _SENT = "partition int, end_ms bigint, fence bigint, at_offset bigint, topic string, sent binary"
 _GROUP = (*SEAL_KEY, "topic")
 # Of a batch that is only hashed.

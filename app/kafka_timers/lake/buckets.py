@@ -16,18 +16,6 @@ from pyspark.sql import functions as F
 from kafka_timers.lake.outcomes import waits_longer
 from kafka_timers.lake.schema import DELAYS_S, REQUEST
 
-__all__ = [
-    "SKEW_S",
-    "Bucket",
-    "Closed",
-    "closed_second",
-    "due_between",
-    "far_requests",
-    "left_to_the_lake",
-    "lies_in",
-    "next_bucket",
-]
-
 # Append times of two brokers may differ by this much: a request may be appended in a second that a tick on another
 # broker has already passed.
 SKEW_S = 5

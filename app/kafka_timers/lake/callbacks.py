@@ -20,17 +20,6 @@ from kafka_timers.lake.received import naming_requests
 from kafka_timers.lake.schema import FINDING, RECORD_KEY, REQUEST, about_records, asked_ms
 from kafka_timers.lake.tables import constant
 
-__all__ = [
-    "callback_findings",
-    "differences",
-    "disordered",
-    "late_callbacks",
-    "lateness",
-    "strange",
-    "stranger_findings",
-    "tombstone_findings",
-]
-
 # Callbacks of the last seal before the time range come up to this far into it, and clocks differ.
 _EDGE_MS = 60_000
 

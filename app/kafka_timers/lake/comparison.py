@@ -30,8 +30,6 @@ from kafka_timers.lake.tables import read, root_of
 from kafka_timers.lake.time_range import TimeRange
 from kafka_timers.settings import LakeSettings
 
-__all__ = ["Comparison", "named_by"]
-
 # Callbacks are read from this long before the time range, because an early one may lie there, until this long after its
 # end or its last seal.
 _AROUND_MS = 3_600_000

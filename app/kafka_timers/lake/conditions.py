@@ -27,19 +27,6 @@ from kafka_timers.lake.message import bytes_of, number, text
 from kafka_timers.lake.outcomes import covered, newest_of
 from kafka_timers.lake.schema import CANCEL, COPY, ID_KEY, RECORD_KEY, REQUEST, day_of
 
-__all__ = [
-    "NO_CONDITION_BYTES",
-    "PLACE",
-    "days_about",
-    "has_conditions",
-    "history_of",
-    "ignored_in",
-    "in_force",
-    "intervals_about",
-    "no_condition",
-    "outcomes_in",
-]
-
 # Length of the bytes of `no_condition`, where there are any.
 NO_CONDITION_BYTES = 3 + 5
 

@@ -15,8 +15,6 @@ from kafka_timers.core.callbacks import Shown
 from kafka_timers.core.wire import future_from
 from kafka_timers.errors import WireError
 
-__all__ = ["CARRIED", "CONTENTS", "header_of", "with_contents"]
-
 # Columns of `requests` that the content is read from.
 CARRIED = ("value", "key")
 

@@ -17,18 +17,6 @@ from kafka_timers.lake.schema import COPY, REQUESTS
 from kafka_timers.lake.tables import constant, sent
 from kafka_timers.lake.versions import marks_of
 
-__all__ = [
-    "COPY_BYTES",
-    "Folder",
-    "asks_about",
-    "copies_in",
-    "copies_of",
-    "folders_about",
-    "need_no_copy",
-    "others_in",
-    "with_sure",
-]
-
 # Bytes that a copy adds to the value; offsets have up to 56 bits, and seconds up to 42.
 _OFFSET_BYTES, _SECOND_BYTES = 8, 6
 # Values of delay and due.

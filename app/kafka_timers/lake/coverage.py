@@ -19,8 +19,6 @@ from kafka_timers.lake.service import Service
 from kafka_timers.lake.tables import constant, read, read_positions, root_of
 from kafka_timers.settings import LakeSettings
 
-__all__ = ["Coverage", "coverage_of"]
-
 _DAY_S = 86_400
 # Seconds; a landing that is further behind is reported.
 _GRACE_S = 600

@@ -22,8 +22,6 @@ from kafka_timers.broker.coordinator import Coordinator, Identity
 from kafka_timers.broker.lake_group import lake_group
 from kafka_timers.broker.topics import answering
 
-__all__ = ["Fence"]
-
 # The coordinator may have to be elected, and to read its log.
 _LIMIT_S = 30.0
 # No transaction is ever opened, so this is the limit of an answer.

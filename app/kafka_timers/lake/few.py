@@ -21,8 +21,6 @@ from kafka_timers.lake.outcomes import covered, newest_of
 from kafka_timers.lake.schema import CANCEL, COPY, RECORD_KEY, REQUEST
 from kafka_timers.lake.tables import constant
 
-__all__ = ["Few", "few_outcomes"]
-
 _Row = Mapping[str, Any]
 _PLACE = itemgetter(*RECORD_KEY)
 _UNSEALED = dict.fromkeys(("reason", "far", "fence", "sealed_in", "late", "seal_appended_ms"))

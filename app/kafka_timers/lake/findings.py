@@ -14,18 +14,6 @@ from pyspark.sql import functions as F
 from kafka_timers.lake.outcomes import counted_as, figures
 from kafka_timers.lake.schema import AUDIT_SECONDS, RECORD_KEY, SEAL_KEY, about_records, about_seals
 
-__all__ = [
-    "ADVICE",
-    "COUNTS",
-    "checked",
-    "expected",
-    "gaps",
-    "late_seals",
-    "seal_findings",
-    "unpromoted",
-    "unrejected",
-]
-
 # A sentence for each kind of finding, and the step to take.
 ADVICE = {
     "unsealed": "No worker has sealed the partition up to the end of the time range, so its timers do not fire. Run "

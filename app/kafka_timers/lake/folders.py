@@ -13,8 +13,6 @@ import pyarrow.compute as pc
 
 from kafka_timers.lake.schema import COPY, DELAYS_S, REQUEST
 
-__all__ = ["folders_of"]
-
 _DELAYS = (*DELAYS_S, "more", COPY, "none")
 _OF_COPY, _OF_OTHERS = _DELAYS.index(COPY), _DELAYS.index("none")
 # The length of a due time where it is not a day.

@@ -21,8 +21,6 @@ from kafka_timers.lake.tables import read, root_of
 from kafka_timers.lake.time_range import requests_of
 from kafka_timers.settings import LakeSettings
 
-__all__ = ["STEPS_S", "Forecast", "counts", "forecast", "plot", "rate"]
-
 # Values of --by, in seconds.
 STEPS_S = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400}
 # The rate comes from this many of the hottest sealed seconds of the last day, with at least so many callbacks each.

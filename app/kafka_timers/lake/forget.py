@@ -31,8 +31,6 @@ from kafka_timers.lake.schema import CANCEL, COPY, ID_KEY, RECORD_KEY, REQUEST, 
 from kafka_timers.lake.service import topic_settings
 from kafka_timers.settings import LakeSettings
 
-__all__ = ["Forgetting", "Kept"]
-
 _FOLDER = REQUESTS.partitioned_by
 _ABOUT = "timer_id string, callback_key string"
 _VIEW = "kafka_timers_forgotten"

@@ -54,8 +54,6 @@ from kafka_timers.lake.service import topic_ids
 from kafka_timers.lake.session import kafka_options
 from kafka_timers.settings import LakeSettings
 
-__all__ = ["land", "land_once"]
-
 # Records of a topic in one batch: neither repeating a batch after a crash nor ending a process should take long.
 _BATCH_RECORDS = 2_000_000
 # With this many rows, a task fills files of a sensible size without help.

@@ -20,8 +20,6 @@ from kafka_timers.lake.session import kafka_options
 from kafka_timers.lake.tables import read_topic_ids, root_of, words_of
 from kafka_timers.settings import LakeSettings
 
-__all__ = ["Live", "look", "publish", "refuse_made_anew", "refuse_other_topic", "tick_of"]
-
 # Number of records read back from the end of `oscillator`: one suffices unless another program writes there.
 _TAIL = 20
 _MAX_MESSAGE = "max.message.bytes"

@@ -14,8 +14,6 @@ from kafka_timers.lake.contents import asked_in
 from kafka_timers.lake.schema import COPY, RECORD_KEY, REQUEST, REQUESTS
 from kafka_timers.lake.tables import constant
 
-__all__ = ["Only", "records_of"]
-
 # Rows with payloads go through this process, and it takes 0.4 ms for the outcome of each.
 _RECORDS_MAX = 10_000
 # Spark compares a row with so many offsets, and looks for them by the bounds of its files.

@@ -39,8 +39,6 @@ from kafka_timers.lake.schema import (
 )
 from kafka_timers.settings import LakeSettings
 
-__all__ = ["expire", "optimize", "refuse_blind_commits", "until_alone"]
-
 _DAY_S = 86_400
 # Folders that begin within the horizon plus this time are sorted, so a failed run does no harm.
 _AHEAD_S = 2 * _DAY_S

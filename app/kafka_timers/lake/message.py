@@ -7,8 +7,6 @@ Numbers and lengths are varints of a fixed size. Their upper bytes may be empty,
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-__all__ = ["bytes_of", "flag", "nested", "number", "text"]
-
 _VARINT, _BYTES = 0, 2
 _LENGTH_BYTES = 4
 

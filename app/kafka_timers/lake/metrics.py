@@ -9,8 +9,6 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from kafka_timers.lake.progress import Batch
 from kafka_timers.runtime.gauges import KnownGauge
 
-__all__ = ["LakeMetrics"]
-
 
 class LakeMetrics:
     """The metrics of one process that lands, promotes, or does both."""

@@ -24,23 +24,6 @@ from pyspark.sql import functions as F
 from kafka_timers.lake.schema import RECORD_KEY, REFUSED, REQUEST, SEAL_KEY, asked_ms
 from kafka_timers.lake.versions import marks_of
 
-__all__ = [
-    "INTERVAL",
-    "TIMER",
-    "by_seal",
-    "counted_as",
-    "covered",
-    "due_ms",
-    "figures",
-    "fires",
-    "intervals_of",
-    "last_second",
-    "newest_of",
-    "outcomes_of",
-    "totals",
-    "waits_longer",
-]
-
 # Columns that `outcomes_of` and `pending.pending` take from a request.
 TIMER = (*RECORD_KEY, "appended_ms", "second", "millis", "timer_id", "topic")
 INTERVAL = ("end_ms", "fence", "horizon_s", "horizon_from", "appended_ms")

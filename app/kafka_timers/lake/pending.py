@@ -9,8 +9,6 @@ from kafka_timers.lake.outcomes import TIMER, by_seal
 from kafka_timers.lake.schema import RECORD_KEY, REQUEST, asked_ms
 from kafka_timers.lake.versions import marks_of
 
-__all__ = ["pending"]
-
 
 def pending(requests: DataFrame, seals: DataFrame, also: Sequence[str] = ()) -> DataFrame:
     """

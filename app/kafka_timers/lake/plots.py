@@ -12,8 +12,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
-__all__ = ["BLUE", "GREY", "RED", "bars", "moment", "over_time", "plain", "svg"]
-
 BLUE, GREY, RED = "#2563eb", "#9ca3af", "#dc2626"
 
 

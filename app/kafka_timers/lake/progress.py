@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
-__all__ = ["Batch", "batch_of"]
-
 
 class Batch(NamedTuple):
     """

@@ -61,8 +61,6 @@ from kafka_timers.lake.outcomes import intervals_of
 from kafka_timers.lake.schema import BUCKETS, RECORD_KEY, REQUEST, REQUESTS, SEALS
 from kafka_timers.settings import LakeSettings
 
-__all__ = ["Promoter", "Seen"]
-
 log = logging.getLogger(__name__)
 
 # Maximum of looks at a bucket before something must be wrong: one to publish, one to close, and some for copies that a

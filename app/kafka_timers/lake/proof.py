@@ -16,18 +16,6 @@ from pyspark.sql import functions as F
 from kafka_timers.lake.schema import CANCEL, COPY, FINDING, about_seals
 from kafka_timers.lake.tables import constant
 
-__all__ = [
-    "Tally",
-    "broken_links",
-    "counted_between",
-    "digest_of_record",
-    "digest_without_headers",
-    "has_own_digest",
-    "records_in",
-    "tallied",
-    "unread",
-]
-
 # What is added to the partition if one is missing.
 _LACKS = {"key": 1 << 32, "value": 1 << 33}
 _HASHED = ("offset", "appended_ms", "key", "value")

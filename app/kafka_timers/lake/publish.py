@@ -17,8 +17,6 @@ from kafka_timers.lake.schema import FINDING, SEALS
 from kafka_timers.lake.tables import constant, read, root_of
 from kafka_timers.settings import LakeSettings
 
-__all__ = ["changed_days", "published_days", "unpublished"]
-
 _DAY_S = 86_400
 
 Published = Mapping[tuple[int, str], Day]

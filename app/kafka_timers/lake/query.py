@@ -53,23 +53,6 @@ from kafka_timers.lake.schema import (
 from kafka_timers.lake.tables import constant, read, read_rejected, root_of, translated, words_of
 from kafka_timers.settings import LakeSettings
 
-__all__ = [
-    "VIEWS",
-    "Bulk",
-    "cancelled",
-    "cancels_of",
-    "chosen",
-    "fired",
-    "ignored",
-    "lateness",
-    "moves_of",
-    "named_in",
-    "open_views",
-    "rows_of",
-    "select",
-    "waiting",
-]
-
 _TIMER = (*RECORD_KEY, "appended_at", "second", "due_at", "millis", "topic", "timer_id", "far")
 
 # Columns of `pending.pending` and `outcomes.outcomes_of` that the views need.

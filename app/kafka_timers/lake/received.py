@@ -12,8 +12,6 @@ from kafka_timers.core.routing import hash_of
 from kafka_timers.core.wire import EXPIRY_HEADER, REQUEST_HEADER
 from kafka_timers.lake.schema import RECORD_KEY
 
-__all__ = ["CALLBACKS", "callbacks_of", "hash_of_record", "naming_requests", "place_in", "text_in", "tombstones_of"]
-
 # Columns of `callbacks_of`.
 CALLBACKS = (
     "partition int, offset bigint, topic string, second bigint, at_ms bigint, at_partition int, at_offset bigint, "

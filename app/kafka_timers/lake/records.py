@@ -39,8 +39,6 @@ from kafka_timers.lake.schema import (
     day_of,
 )
 
-__all__ = ["rejected_of", "requests_of"]
-
 
 def requests_of(records: DataFrame, partitions: int) -> DataFrame:
     """

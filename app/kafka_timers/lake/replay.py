@@ -8,8 +8,6 @@ from kafka_timers.lake.schema import RECORD_KEY, REQUEST
 from kafka_timers.lake.time_range import time_range_of
 from kafka_timers.settings import LakeSettings
 
-__all__ = ["replayed", "synthetic_intervals", "with_fewer_ticks", "with_horizon"]
-
 _SHARES = {"late_p50_s": 0.5, "late_p99_s": 0.99, "late_max_s": 1.0}
 
 

@@ -24,8 +24,6 @@ from kafka_timers.lake.audit import Audit
 from kafka_timers.lake.findings import ADVICE
 from kafka_timers.lake.forecast import Forecast
 
-__all__ = ["document", "moment", "page_of", "printed", "printed_forecast", "printed_rows", "write"]
-
 _BAR_CELLS = 30
 
 # Above this many milliseconds the numbers of an axis are powers of ten.

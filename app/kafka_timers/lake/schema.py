@@ -45,34 +45,6 @@ from pyspark.sql.types import (
     StructType,
 )
 
-__all__ = [
-    "ASKS",
-    "AUDIT_FINDINGS",
-    "AUDIT_SECONDS",
-    "BUCKETS",
-    "CANCEL",
-    "COPY",
-    "DELAYS_S",
-    "FINDING",
-    "FORWARDED",
-    "HEADERS",
-    "ID_KEY",
-    "POSITIONS",
-    "RECORD_KEY",
-    "REFUSED",
-    "REJECTED",
-    "REQUEST",
-    "REQUESTS",
-    "SEALS",
-    "SEAL_KEY",
-    "TABLES",
-    "Table",
-    "about_records",
-    "about_seals",
-    "asked_ms",
-    "day_of",
-]
-
 # Columns of findings, as functions return them.
 FINDING = "kind string, partition int, offset bigint, second bigint, detail string"
 

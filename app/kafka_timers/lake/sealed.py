@@ -18,8 +18,6 @@ from kafka_timers.core.wire import Sealed, is_complete, last_second_of, sealed_f
 from kafka_timers.errors import WireError
 from kafka_timers.lake.schema import SEALS, day_of
 
-__all__ = ["opened", "seals_of", "sound"]
-
 log = logging.getLogger(__name__)
 
 # The columns that are stored although the bytes tell them, and all that the bytes tell.

@@ -12,8 +12,6 @@ from kafka_timers.broker.requests import settings_of
 from kafka_timers.broker.topics import answering, counted
 from kafka_timers.core.wire import Topics
 
-__all__ = ["Service", "TopicFacts", "look_at", "topic_ids", "topic_settings", "topics_of"]
-
 _POLICY, _TIMES = "cleanup.policy", "message.timestamp.type"
 
 

@@ -28,8 +28,6 @@ from kafka_timers.dev.jars import caches
 from kafka_timers.errors import KafkaSetupError, LakeError
 from kafka_timers.settings import LakeSettings
 
-__all__ = ["kafka_options", "open_session", "quiet"]
-
 log = logging.getLogger(__name__)
 
 # Minor version of pyspark → connector and Delta tested with it. The connector 4.1.1 fails at a batch that a killed

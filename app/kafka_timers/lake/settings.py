@@ -4,8 +4,6 @@ from dataclasses import dataclass
 
 from kafka_timers.settings import LakeSettings, setting
 
-__all__ = ["RunningSettings"]
-
 _PORT_MAX = 65_535
 
 

@@ -23,24 +23,6 @@ from kafka_timers.lake.schema import POSITIONS, REJECTED, Table
 from kafka_timers.lake.sealed import opened
 from kafka_timers.settings import LakeSettings
 
-__all__ = [
-    "append",
-    "constant",
-    "create",
-    "exists",
-    "is_missing",
-    "name_of",
-    "path_of",
-    "read",
-    "read_positions",
-    "read_rejected",
-    "read_topic_ids",
-    "root_of",
-    "sent",
-    "translated",
-    "words_of",
-]
-
 # Spark's and Delta's conditions for a table or file that does not exist.
 _MISSING = ("PATH_NOT_FOUND", "DELTA_TABLE_NOT_FOUND", "DELTA_MISSING_DELTA_TABLE", "DELTA_PATH_DOES_NOT_EXIST")
 _SKIPPED_BY = "delta.dataSkippingStatsColumns"

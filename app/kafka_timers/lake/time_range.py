@@ -16,8 +16,6 @@ from kafka_timers.lake.sealed import sound
 from kafka_timers.lake.tables import constant, read, read_positions, read_rejected, root_of, sent
 from kafka_timers.settings import LakeSettings
 
-__all__ = ["TimeRange", "requests_of", "time_range_of"]
-
 _DAY_S = 86_400
 
 

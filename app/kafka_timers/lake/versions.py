@@ -12,8 +12,6 @@ from pyspark.sql import functions as F
 from kafka_timers.core.wire import COPY_STALE_S
 from kafka_timers.lake.schema import CANCEL, COPY, ID_KEY, REQUEST, asked_ms
 
-__all__ = ["marks_of"]
-
 
 def marks_of(records: DataFrame) -> DataFrame:
     """

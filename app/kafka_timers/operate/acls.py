@@ -13,8 +13,6 @@ from kafka_timers.core.wire import Topics, instance_name
 from kafka_timers.errors import SettingsError
 from kafka_timers.planner import planner_group
 
-__all__ = ["PROCESSES", "Acl", "acls_of"]
-
 # Process → the commands and programs that run as it.
 PROCESSES = {
     "oscillator": "kafka-timers oscillator",

@@ -17,8 +17,6 @@ from kafka_timers.core.text import bytes_in
 from kafka_timers.operate.pending import Page, Workers
 from kafka_timers.operate.rejected import Which, last_refused
 
-__all__ = ["CallbackTopic", "read_callback_topics"]
-
 # Maximum of pending timers, and of refused requests, that are looked at.
 _LOOKED_AT = 1_000
 # Maximum length of a topic name in Kafka. Kafka is not asked about longer names.

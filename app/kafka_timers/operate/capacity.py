@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from kafka_timers.broker.topics import GRACE_S
 from kafka_timers.core.wire import is_far
 
-__all__ = ["Load", "Need", "needs_of"]
-
 # CPU seconds of a timer from request to callback with ten million pending, and the share of a core to plan with.
 _CPU_S, _CORE_SHARE = 10e-6, 0.5
 # The number of partitions is fixed for life, so some are there for a growing load.

@@ -22,18 +22,6 @@ from kafka_timers.operate.find import Found
 from kafka_timers.operate.health import ServiceStatus, overdue_of, problems_of
 from kafka_timers.operate.watch import lateness_of
 
-__all__ = [
-    "Document",
-    "acls_document",
-    "answer_document",
-    "callback_document",
-    "capacity_document",
-    "found_document",
-    "row_document",
-    "status_document",
-    "timer_document",
-]
-
 # Not what the lake asks of it besides.
 _OF_AN_OUTCOME = ("offset", "appended_ms", "due_ms", "cancel", "topic", "key", "state", "reason", "second")
 

@@ -21,8 +21,6 @@ from kafka_timers.core.wire import (
     rejection_in,
 )
 
-__all__ = ["Found", "find"]
-
 # The seal that covers a moment follows within some seconds, unless no worker was running.
 _SEALS_MAX = 256
 

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 
 from kafka_timers.worker.overdue import LIMIT_S, Overdue, is_unserved, oldest_due
 
-__all__ = ["Door", "Leaderless", "PartitionStatus", "Refused", "ServiceStatus", "Worker", "overdue_of", "problems_of"]
-
 # Oscillators give each other up for dead after less time.
 _TICK_LIMIT_S = 3.0
 

@@ -23,8 +23,6 @@ from kafka_timers.core.wire import age_of
 from kafka_timers.errors import QueryError, SettingsError
 from kafka_timers.settings import QuerySettings
 
-__all__ = ["Ahead", "Page", "Told", "Workers", "addresses_of", "asking"]
-
 # Longer than a worker searches, and short enough that a page is answered within 3 s.
 _CONNECT_S, _ANSWER_S = 1.0, 2.0
 _PAGE = 500

@@ -12,8 +12,6 @@ from kafka_timers.core.rejected import Rejected
 from kafka_timers.core.wire import Topics
 from kafka_timers.errors import RequestError, TopicsError
 
-__all__ = ["RejectedLog", "Which", "last_refused", "reading_rejected"]
-
 # When the leader of a partition dies, another one takes over after some 10 s.
 _LIMIT_S = 20.0
 

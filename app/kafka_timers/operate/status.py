@@ -42,8 +42,6 @@ from kafka_timers.operate.health import Door, Leaderless, PartitionStatus, Plann
 from kafka_timers.planner import planner_group
 from kafka_timers.worker.overdue import LIMIT_S
 
-__all__ = ["read_status", "status_of"]
-
 # Limit of each query; Kafka elects another leader after some 9 s.
 _LIMIT_S, _CONNECTING_S = 8.0, 2.0
 _LOOK_AGAIN_S = 3.0

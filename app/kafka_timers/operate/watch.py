@@ -11,8 +11,6 @@ from kafka_timers.broker.reading import Following, TopicLog
 from kafka_timers.core.wire import EXPIRY_HEADER, MILLIS_HEADER
 from kafka_timers.errors import TopicsError
 
-__all__ = ["lateness_of", "watching"]
-
 # When the leader of a partition dies, another one takes over after some 10 s.
 _LIMIT_S = 20.0
 
