@@ -23,7 +23,7 @@ _TIMEOUT_S = 10.0
 _LIFE_SHARE = 0.8
 
 
-class LoginTokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no types
+class _LoginTokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no types
     """
     Provides the OAuth token for the login, one for all clients of a process as long as it is fresh.
 
@@ -79,4 +79,4 @@ def _code(error: Exception) -> str:
 
 
 # The same settings share their OAuth tokens.
-login_tokens_of = functools.cache(LoginTokens)
+login_tokens_of = functools.cache(_LoginTokens)
