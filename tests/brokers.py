@@ -15,7 +15,7 @@ from patience import LIMIT_S
 
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.dev.broker import EmbeddedKafka
-from kafka_timers.dev.cluster import EmbeddedCluster
+from kafka_timers.dev.three_brokers import EmbeddedCluster
 
 StartKafka = Callable[..., Awaitable[EmbeddedKafka]]
 # Partition, key, value and headers of a record.

@@ -17,7 +17,7 @@ from pathlib import Path
 from relay import Relay
 
 from kafka_timers.dev.broker import HOST, free_port
-from kafka_timers.dev.cluster import NODES, EmbeddedCluster
+from kafka_timers.dev.three_brokers import NODES, EmbeddedCluster
 
 __all__ = ["PartableCluster"]
 

@@ -25,8 +25,8 @@ from aiokafka import ConsumerRecord
 
 from kafka_timers import sync
 from kafka_timers.client.answers import AnswerReader
+from kafka_timers.client.batching import RecordHeaders
 from kafka_timers.client.channel import Channel
-from kafka_timers.client.producer import RecordHeaders
 from kafka_timers.client.received import RawHeaders, pairs_of
 from kafka_timers.client.request import Answer, Pending
 from kafka_timers.client.timer_client import TimerClient

@@ -12,9 +12,9 @@ from kafka_timers.core.wire import Topics
 from kafka_timers.errors import BrokerError, TopicsError
 from kafka_timers.settings import OscillatorSettings
 from kafka_timers_oscillator.broker_time import BrokerTime
-from kafka_timers_oscillator.health import Health, Metrics
+from kafka_timers_oscillator.connected import Session
+from kafka_timers_oscillator.replica_health import Health, Metrics
 from kafka_timers_oscillator.schedule import Schedule
-from kafka_timers_oscillator.session import Session
 from kafka_timers_oscillator.tick_log import TickLog
 
 # In this time a later replica learns the broker's time from the ticks of an earlier one, if that is running.

@@ -12,8 +12,8 @@ import pytest
 from patience import LIMIT_S
 from service import Service
 
-from kafka_timers.dev.run import CALLBACK_TOPIC
-from kafka_timers.dev.settings import DevSettings
+from kafka_timers.dev.dev_settings import DevSettings
+from kafka_timers.dev.instance import CALLBACK_TOPIC
 from kafka_timers.settings import WorkerSettings, env_name
 
 README = (Path(__file__).parents[2] / "README.md").read_text()

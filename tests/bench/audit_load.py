@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812  # the usual name
 from kafka_timers.core.wire import FORMAT, Future, Sealed
 from kafka_timers.lake import message
 from kafka_timers.lake.audit import audit
-from kafka_timers.lake.outcomes import figures, fires, outcomes_of
+from kafka_timers.lake.covering import figures, fires, outcomes_of
 from kafka_timers.lake.proof import digest_of_record
 from kafka_timers.lake.replay import synthetic_intervals
 from kafka_timers.lake.schema import CANCEL, POSITIONS, REQUEST, REQUESTS, SEALS

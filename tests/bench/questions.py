@@ -22,7 +22,7 @@ from service import Process, Service
 
 from kafka_timers.core.routing import partition_of
 from kafka_timers.dev.broker import EmbeddedKafka, free_port
-from kafka_timers.operate.pending import Workers, asking
+from kafka_timers.operate.waiting import Workers, asking
 from kafka_timers.settings import QuerySettings
 
 ROUNDS = 3

@@ -16,7 +16,7 @@ import yaml
 
 from kafka_timers.broker.connection import PROPERTIES, Kafka
 from kafka_timers.broker.environment import env_name
-from kafka_timers.console.settings import ConsoleSettings
+from kafka_timers.console.console_settings import ConsoleSettings
 from kafka_timers.settings import LakeSettings, OscillatorSettings, WorkerSettings
 
 CHART = Path(__file__).parents[2] / "deploy" / "chart"

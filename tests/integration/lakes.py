@@ -16,8 +16,8 @@ from kafka_timers.core.routing import partition_of
 from kafka_timers.core.wire import Future, Sealed, Topics
 from kafka_timers.lake import tables
 from kafka_timers.lake.buckets import Closed
+from kafka_timers.lake.job_metrics import LakeMetrics
 from kafka_timers.lake.land import land_once
-from kafka_timers.lake.metrics import LakeMetrics
 from kafka_timers.lake.promote import Promoter
 from kafka_timers.lake.schema import BUCKETS
 from kafka_timers.settings import LakeSettings

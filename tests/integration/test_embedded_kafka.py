@@ -155,12 +155,12 @@ FAILING_WORKER = WAIT_FOR_OSCILLATORS + 'sys.exit("no more disk")'
 
 DEV = """
 import json, sys
-from kafka_timers.dev import run
-from kafka_timers.dev.settings import DevSettings
+from kafka_timers.dev import instance
+from kafka_timers.dev.dev_settings import DevSettings
 
 commands, settings = json.loads(sys.argv[1])
-run.commands = lambda *_: commands
-sys.exit(run.run(DevSettings(**settings)))
+instance.commands = lambda *_: commands
+sys.exit(instance.run(DevSettings(**settings)))
 """
 
 

@@ -37,9 +37,9 @@ from kafka_timers.dev.broker import free_port
 from kafka_timers.dev.process import Child
 from kafka_timers.errors import LakeError
 from kafka_timers.lake import promote
+from kafka_timers.lake.job_metrics import LakeMetrics
 from kafka_timers.lake.land import land_once
 from kafka_timers.lake.live import publish
-from kafka_timers.lake.metrics import LakeMetrics
 from kafka_timers.lake.promote import Promoter
 from kafka_timers.settings import LakeSettings
 

@@ -28,9 +28,9 @@ from kafka_timers.dev.broker import free_port
 from kafka_timers.errors import TopicsError
 from kafka_timers.settings import OscillatorSettings
 from kafka_timers_oscillator import tick_log
+from kafka_timers_oscillator.connected import ROUND_LIMIT_S
 from kafka_timers_oscillator.replica import Replica
 from kafka_timers_oscillator.schedule import REPLICA_WAIT_S
-from kafka_timers_oscillator.session import ROUND_LIMIT_S
 from kafka_timers_oscillator.tick_log import TickLog
 
 PARTITIONS = 4

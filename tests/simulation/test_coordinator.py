@@ -6,10 +6,10 @@ from typing import Any, cast
 import pytest
 from aiokafka.errors import ProducerFenced
 
-from kafka_timers.broker.asking import PerhapsFencedError
 from kafka_timers.broker.bounds import LogBounds
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.coordinator import Coordinator
+from kafka_timers.broker.coordinator_calls import PerhapsFencedError
 from kafka_timers.broker.offsets import GroupOffsets
 from kafka_timers.broker.producer import Producer
 from simulation.assembly import patched

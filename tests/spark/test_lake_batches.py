@@ -11,8 +11,8 @@ from lake_tables import SEAL_COLUMNS
 from pyspark.sql import Row, SparkSession
 
 from kafka_timers.core.wire import REQUEST_HEADER, Sealed, Sent
-from kafka_timers.lake.batches import batch_findings, sent_with
-from kafka_timers.lake.outcomes import intervals_of, outcomes_of, totals
+from kafka_timers.lake.batch_check import batch_findings, sent_with
+from kafka_timers.lake.covering import intervals_of, outcomes_of, totals
 from kafka_timers.lake.schema import REQUESTS
 
 RECORDS = (

@@ -9,11 +9,11 @@ from pyspark.testing import assertDataFrameEqual
 
 from kafka_timers.core.digests import callback_hash
 from kafka_timers.core.routing import hash_of
-from kafka_timers.lake.callbacks import callback_findings, lateness, strange, stranger_findings
+from kafka_timers.lake.arrivals import callback_findings, lateness, strange, stranger_findings
+from kafka_timers.lake.callback_records import CALLBACKS, callbacks_of, hash_of_record
 from kafka_timers.lake.comparison import named_by
+from kafka_timers.lake.covering import intervals_of, outcomes_of, totals
 from kafka_timers.lake.findings import checked, expected, gaps, seal_findings, unpromoted
-from kafka_timers.lake.outcomes import intervals_of, outcomes_of, totals
-from kafka_timers.lake.received import CALLBACKS, callbacks_of, hash_of_record
 from kafka_timers.lake.schema import AUDIT_SECONDS, REQUESTS
 from kafka_timers.lake.tables import constant
 

@@ -5,10 +5,10 @@ from lake_tables import SEAL_COLUMNS
 from pyspark.sql import Row, SparkSession
 from pyspark.testing import assertDataFrameEqual
 
+from kafka_timers.lake.covering import totals
 from kafka_timers.lake.forecast import counts, rate
-from kafka_timers.lake.outcomes import totals
-from kafka_timers.lake.pending import pending
 from kafka_timers.lake.schema import REQUESTS
+from kafka_timers.lake.unfired import pending
 
 
 def test_timers_are_counted_by_second_and_topic_and_those_of_the_lake_apart(spark: SparkSession) -> None:

@@ -21,12 +21,12 @@ from pyspark.sql import functions as F
 
 from kafka_timers.core.wire import Sealed, last_second_of
 from kafka_timers.lake.conditions import history_of, ignored_in, in_force
+from kafka_timers.lake.covering import intervals_of, outcomes_of
 from kafka_timers.lake.few import few_outcomes
-from kafka_timers.lake.outcomes import intervals_of, outcomes_of
-from kafka_timers.lake.pending import pending
 from kafka_timers.lake.records import requests_of
 from kafka_timers.lake.schema import HEADERS
 from kafka_timers.lake.sealed import opened, seals_of
+from kafka_timers.lake.unfired import pending
 
 ALL = [*CASES, *CONDITIONS]
 HISTORIES = [history(seed) for seed in range(400)]

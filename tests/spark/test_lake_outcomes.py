@@ -5,10 +5,10 @@ from lake_tables import SEAL_COLUMNS
 from pyspark.sql import SparkSession
 from pyspark.testing import assertDataFrameEqual
 
-from kafka_timers.lake.outcomes import figures, fires, intervals_of, outcomes_of, totals
-from kafka_timers.lake.pending import pending
+from kafka_timers.lake.covering import figures, fires, intervals_of, outcomes_of, totals
 from kafka_timers.lake.replay import synthetic_intervals
 from kafka_timers.lake.schema import REQUESTS
+from kafka_timers.lake.unfired import pending
 
 
 def test_a_request_fires_in_the_first_seal_that_reached_its_second_and_passed_its_offset(spark: SparkSession) -> None:

@@ -10,11 +10,11 @@ from pyspark.sql.functions import expr
 
 from kafka_timers.core.wire import Future
 from kafka_timers.errors import LakeError
-from kafka_timers.lake.contents import CARRIED, CONTENTS
-from kafka_timers.lake.outcomes import intervals_of, outcomes_of
-from kafka_timers.lake.pending import pending
+from kafka_timers.lake.covering import intervals_of, outcomes_of
+from kafka_timers.lake.payloads import CARRIED, CONTENTS
 from kafka_timers.lake.query import cancelled, cancels_of, chosen, fired, moves_of, rows_of, select, waiting
 from kafka_timers.lake.schema import REQUESTS
+from kafka_timers.lake.unfired import pending
 from kafka_timers.operate.documents import row_document
 
 FAR = request(20, 1, 6_000, "far")

@@ -3,7 +3,7 @@
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.testing import assertDataFrameEqual
 
-from kafka_timers.lake.versions import marks_of
+from kafka_timers.lake.marks import marks_of
 
 COLUMNS = (
     "partition int, offset bigint, appended_ms bigint, kind string, second bigint, millis int, timer_id string, "

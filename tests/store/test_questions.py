@@ -26,7 +26,7 @@ from kafka_timers.core.routing import partition_of
 from kafka_timers.core.wire import Future
 from kafka_timers.dev.broker import free_port
 from kafka_timers.errors import QueryError, SettingsError
-from kafka_timers.operate.pending import Page, Workers
+from kafka_timers.operate.waiting import Page, Workers
 from kafka_timers.runtime.metrics import WorkerMetrics
 from kafka_timers.runtime.priority import PriorityGate
 from kafka_timers.settings import WorkerSettings

@@ -19,7 +19,7 @@ from kafka_timers.cli.options import Seconds, when_of
 from kafka_timers.cli.program import program
 from kafka_timers.cli.render import callback_lines, printable
 from kafka_timers.core.durations import delay_ms_of
-from kafka_timers.dev.settings import DevSettings
+from kafka_timers.dev.dev_settings import DevSettings
 from kafka_timers.operate.documents import callback_document
 from kafka_timers.settings import OscillatorSettings, WorkerSettings
 

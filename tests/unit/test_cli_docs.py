@@ -12,8 +12,8 @@ import click
 
 from kafka_timers.broker.environment import env_name
 from kafka_timers.cli.program import program
-from kafka_timers.dev.settings import DevSettings
-from kafka_timers.lake.settings import RunningSettings
+from kafka_timers.dev.dev_settings import DevSettings
+from kafka_timers.lake.job_settings import RunningSettings
 from kafka_timers.settings import LakeSettings, OscillatorSettings, WorkerSettings
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kafka_timers.console.access import BODY_BYTES_MAX, Access, Caller, Role
-from kafka_timers.console.settings import ConsoleSettings
+from kafka_timers.console.console_settings import ConsoleSettings
 from kafka_timers.errors import SettingsError
 
 READ, OPERATE = "read-0123456789abcdef", "operate-0123456789abcdef"

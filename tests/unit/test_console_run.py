@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
+from kafka_timers.console.console_settings import ConsoleSettings
 from kafka_timers.console.run import run
-from kafka_timers.console.settings import ConsoleSettings
 from kafka_timers.errors import SettingsError
 
 

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-import kafka_timers.console.service as of_service
+import kafka_timers.console.actions as of_service
 from kafka_timers.clock import HostClock
-from kafka_timers.console.service import Service
-from kafka_timers.console.settings import ConsoleSettings
+from kafka_timers.console.actions import Service
+from kafka_timers.console.console_settings import ConsoleSettings
 from kafka_timers.console.sharing import BusyError, LateError, Shared, within
 from kafka_timers.operate.health import ServiceStatus
 from kafka_timers.testing import ManualClock

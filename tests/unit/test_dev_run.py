@@ -8,8 +8,8 @@ import pytest
 
 from kafka_timers.cli.lake import lake
 from kafka_timers.cli.program import program
-from kafka_timers.dev.run import claimed, commands, data_folder, hints
-from kafka_timers.dev.settings import DevSettings
+from kafka_timers.dev.dev_settings import DevSettings
+from kafka_timers.dev.instance import claimed, commands, data_folder, hints
 from kafka_timers.errors import SettingsError
 
 

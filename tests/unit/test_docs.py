@@ -15,11 +15,11 @@ import kafka_timers
 from kafka_timers.adapters import DOORS
 from kafka_timers.adapters.commands import Refusal
 from kafka_timers.core.refused import Reason
-from kafka_timers.lake.metrics import LakeMetrics
-from kafka_timers.planner.metrics import PlannerMetrics
+from kafka_timers.lake.job_metrics import LakeMetrics
+from kafka_timers.planner.plan_metrics import PlannerMetrics
 from kafka_timers.runtime.metrics import WorkerMetrics
 from kafka_timers.worker.faults import REACTIONS
-from kafka_timers_oscillator.health import Metrics
+from kafka_timers_oscillator.replica_health import Metrics
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -35,7 +35,7 @@ WORKER, OWNER, OSCILLATOR = (
     for name in (
         "app/kafka_timers/processes/worker.py",
         "app/kafka_timers/worker/owner.py",
-        "oscillator/kafka_timers_oscillator/health.py",
+        "oscillator/kafka_timers_oscillator/replica_health.py",
     )
 )
 

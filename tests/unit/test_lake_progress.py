@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kafka_timers.lake.metrics import LakeMetrics
+from kafka_timers.lake.job_metrics import LakeMetrics
 from kafka_timers.lake.progress import Batch, batch_of
 
 

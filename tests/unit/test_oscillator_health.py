@@ -5,7 +5,7 @@ from prometheus_client import CollectorRegistry
 
 from kafka_timers.testing import ManualClock
 from kafka_timers_oscillator.broker_time import BrokerTime
-from kafka_timers_oscillator.health import Health, Metrics
+from kafka_timers_oscillator.replica_health import Health, Metrics
 
 
 @pytest.fixture

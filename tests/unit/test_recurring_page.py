@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from kafka_timers import Cron
 from kafka_timers.cli.program import program
-from kafka_timers.client.schedules import Recurring
+from kafka_timers.client.recurring import Recurring
 from kafka_timers.core.calendar import CronTimes, Gap, Overlap, zone_of
 from kafka_timers.errors import ScheduleError
 from kafka_timers.testing import InMemoryTimers, ManualClock

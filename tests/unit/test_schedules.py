@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kafka_timers import At, Cron, Every
-from kafka_timers.client.schedules import Schedules
+from kafka_timers.client.recurring import Schedules
 from kafka_timers.client.times import Times
 from kafka_timers.errors import RequestError, ScheduleError
 from kafka_timers.testing import InMemoryTimers, ManualClock

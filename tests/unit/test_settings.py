@@ -10,10 +10,10 @@ from click.testing import CliRunner
 
 from kafka_timers.broker.environment import env_name
 from kafka_timers.cli.program import program
-from kafka_timers.console.settings import ConsoleSettings
-from kafka_timers.dev.settings import DevSettings
+from kafka_timers.console.console_settings import ConsoleSettings
+from kafka_timers.dev.dev_settings import DevSettings
 from kafka_timers.errors import SettingsError
-from kafka_timers.lake.settings import RunningSettings
+from kafka_timers.lake.job_settings import RunningSettings
 from kafka_timers.settings import (
     GroupSettings,
     LakeSettings,

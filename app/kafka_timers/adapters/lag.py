@@ -8,9 +8,9 @@ from aiokafka.client import CoordinationType
 from aiokafka.protocol.commit import OffsetFetchRequest
 
 from kafka_timers.adapters import ADAPTERS, adapter_group
-from kafka_timers.broker.asking import CoordinatorLink
 from kafka_timers.broker.bounds import LogBounds
 from kafka_timers.broker.cluster import Cluster
+from kafka_timers.broker.coordinator_calls import CoordinatorLink
 
 _LANE = "lag of doors"
 _LIMIT_S = 5.0

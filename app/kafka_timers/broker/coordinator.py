@@ -21,8 +21,8 @@ from aiokafka.protocol.api import Request
 from aiokafka.protocol.transaction import AddOffsetsToTxnRequest, AddPartitionsToTxnRequest, EndTxnRequest
 
 from kafka_timers.broker import codes
-from kafka_timers.broker.asking import CoordinatorLink, gravest
 from kafka_timers.broker.cluster import Cluster
+from kafka_timers.broker.coordinator_calls import CoordinatorLink, gravest
 from kafka_timers.broker.requests import ApiVersions, transaction_version_in
 from kafka_timers.broker.transaction_requests import EndTransaction, InitProducerId
 from kafka_timers.errors import SettingsError

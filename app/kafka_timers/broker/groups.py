@@ -11,9 +11,9 @@ from aiokafka.errors import GroupIdNotFound, UnknownMemberIdError
 from aiokafka.protocol.admin import DescribeGroupsRequest
 from aiokafka.protocol.group import LeaveGroupRequest
 
-from kafka_timers.broker.asking import CoordinatorLink
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
+from kafka_timers.broker.coordinator_calls import CoordinatorLink
 from kafka_timers.broker.internals import Member as Joined
 
 _LANE = "groups"

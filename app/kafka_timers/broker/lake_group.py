@@ -15,9 +15,9 @@ from typing import Any
 from aiokafka.client import CoordinationType
 from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
 
-from kafka_timers.broker.asking import CoordinatorLink, gravest
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
+from kafka_timers.broker.coordinator_calls import CoordinatorLink, gravest
 from kafka_timers.broker.topics import answering
 from kafka_timers.core.wire import Topics, instance_name, number_in
 

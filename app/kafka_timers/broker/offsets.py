@@ -19,9 +19,9 @@ from aiokafka.client import CoordinationType
 from aiokafka.errors import UnknownTopicOrPartitionError
 from aiokafka.protocol.transaction import TxnOffsetCommitRequest
 
-from kafka_timers.broker.asking import CoordinatorLink, gravest
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.coordinator import Identity
+from kafka_timers.broker.coordinator_calls import CoordinatorLink, gravest
 from kafka_timers.broker.transaction_requests import CommitOffsets, CommittedOffsets
 
 

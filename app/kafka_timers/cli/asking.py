@@ -14,6 +14,7 @@ import click
 from rich.console import Console
 
 from kafka_timers.broker.connection import Kafka
+from kafka_timers.cli.listing import asked, say_unknown
 from kafka_timers.cli.options import (
     Where,
     callback_of,
@@ -23,7 +24,6 @@ from kafka_timers.cli.options import (
     on_instance,
     options_of,
 )
-from kafka_timers.cli.pending import asked, say_unknown
 from kafka_timers.cli.render import answer_line, found_line, moment_text, pending_table, printable
 from kafka_timers.cli.running import wait_for
 from kafka_timers.client.request import Answer, Outcome, Timer, only_if_pending
@@ -37,7 +37,7 @@ from kafka_timers.operate.find import find
 from kafka_timers.settings import QuerySettings
 
 if TYPE_CHECKING:
-    from kafka_timers.operate.pending import Workers
+    from kafka_timers.operate.waiting import Workers
 
 _Answer = TypeVar("_Answer")
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
+from kafka_timers.cli.lake_rows import kept_lines, print_rows, rows_csv
 from kafka_timers.cli.options import Seconds, When, json_option, options_of, second_of, when_of
-from kafka_timers.cli.rows import kept_lines, print_rows, rows_csv
 from kafka_timers.cli.running import log_to_stderr, needs
 from kafka_timers.clock import HostClock
 from kafka_timers.core.moments import moment_at

@@ -11,7 +11,7 @@ from kafka_timers.cli.lake import WRONG, session_of
 from kafka_timers.cli.options import options_of
 from kafka_timers.cli.running import needs
 from kafka_timers.clock import HostClock
-from kafka_timers.lake.settings import RunningSettings
+from kafka_timers.lake.job_settings import RunningSettings
 
 
 def _every(default_s: float, text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -54,8 +54,8 @@ def land(
     or with 0 if it was started with --once.
     """
     with needs("lake"):
+        from kafka_timers.lake.job_metrics import LakeMetrics
         from kafka_timers.lake.land import land as run
-        from kafka_timers.lake.metrics import LakeMetrics
         from kafka_timers.runtime.probes import Probes, served_by_thread
     settings, stop, metrics = RunningSettings(**given), threading.Event(), LakeMetrics()
     spark = session_of(settings, stop.set)
@@ -102,8 +102,8 @@ def promote(once: bool, lands: bool, every_s: float, bucket_s: int | None, wait_
     fire at once, or if some cannot be promoted. Error messages name them.
     """
     with needs("lake"):
+        from kafka_timers.lake.job_metrics import LakeMetrics
         from kafka_timers.lake.land import land_once
-        from kafka_timers.lake.metrics import LakeMetrics
         from kafka_timers.lake.promote import Promoter
         from kafka_timers.runtime.probes import Probes, served_by_thread
     settings, metrics = RunningSettings(**given), LakeMetrics()

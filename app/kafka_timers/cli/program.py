@@ -24,9 +24,10 @@ from kafka_timers.cli.asking import ASKING, EXIT_CODES
 from kafka_timers.cli.lake import lake
 from kafka_timers.cli.lake_audit import LAKE_AUDIT
 from kafka_timers.cli.lake_jobs import LAKE_JOBS
+from kafka_timers.cli.listing import PENDING
 from kafka_timers.cli.options import Principal, Seconds, json_option, on_instance, on_kafka, options_of
-from kafka_timers.cli.pending import PENDING
-from kafka_timers.cli.rejected import REJECTED
+from kafka_timers.cli.recurrence import schedule
+from kafka_timers.cli.rejects import REJECTED
 from kafka_timers.cli.render import (
     callback_lines,
     capacity_table,
@@ -37,12 +38,11 @@ from kafka_timers.cli.render import (
     status_table,
 )
 from kafka_timers.cli.running import check_installed, instance_in, log_to_stderr, needs, wait_for, with_instance
-from kafka_timers.cli.schedules import schedule
 from kafka_timers.client.request import Outcome
 from kafka_timers.clock import HostClock
-from kafka_timers.console.settings import ConsoleSettings
+from kafka_timers.console.console_settings import ConsoleSettings
 from kafka_timers.core.wire import instance_name
-from kafka_timers.dev.settings import DevSettings
+from kafka_timers.dev.dev_settings import DevSettings
 from kafka_timers.errors import KafkaTimersError
 from kafka_timers.operate.acls import PROCESSES, acls_of
 from kafka_timers.operate.capacity import Load, needs_of
@@ -111,7 +111,7 @@ def dev(**given: Any) -> None:
     its Spark takes a gigabyte of memory. Ctrl-C ends all of them.
     """
     with needs("dev"):
-        from kafka_timers.dev.run import run
+        from kafka_timers.dev.instance import run
     settings = DevSettings(**given)
     # A child process without its libraries would end at once, with a line in its own log only.
     check_installed("dev", "faust", "prometheus_client", "uvicorn")
@@ -160,7 +160,7 @@ def planner(**given: Any) -> None:
     them apart, and give the workers --no-planner.
     """
     with needs("worker"):
-        from kafka_timers.processes.planner import run
+        from kafka_timers.processes.planner_process import run
     settings = PlannerSettings(**given)
     log_to_stderr(settings.log_level)
     run(settings)

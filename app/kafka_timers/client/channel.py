@@ -14,7 +14,7 @@ from kafka_timers.broker.placed import latest_values, request_at
 from kafka_timers.broker.seals import SealLog
 from kafka_timers.broker.topics import answering, counted
 from kafka_timers.client.answers import AnswerReader
-from kafka_timers.client.producer import GivenSender, OwnSender, PartitionAccumulator, RecordHeaders, Sender
+from kafka_timers.client.batching import GivenSender, OwnSender, PartitionAccumulator, RecordHeaders, Sender
 from kafka_timers.core.routing import hash_of
 from kafka_timers.core.wire import Future, Topics, partitions_in
 from kafka_timers.errors import BrokerError, ClientStateError, RequestError, TopicsError

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from kafka_timers.client import schedules
+from kafka_timers.client import recurring
 from kafka_timers.client.timer_client import TimerClient
 
 _P = ParamSpec("_P")
@@ -16,7 +16,7 @@ class _Call(Protocol):
 
 
 def _waiting(
-    method: Callable[Concatenate[schedules.Schedules, _P], Coroutine[Any, Any, _R]],
+    method: Callable[Concatenate[recurring.Schedules, _P], Coroutine[Any, Any, _R]],
 ) -> Callable[Concatenate["Schedules", _P], _R]:
     """Return a method that calls *method* and blocks until it is done."""
 
@@ -38,12 +38,12 @@ class Schedules:
     def __init__(self, call: _Call) -> None:
         self._call = call
 
-    put = _waiting(schedules.Schedules.put)
-    write = _waiting(schedules.Schedules.write)
-    get = _waiting(schedules.Schedules.get)
-    list = _waiting(schedules.Schedules.list)
-    pause = _waiting(schedules.Schedules.pause)
-    resume = _waiting(schedules.Schedules.resume)
-    delete = _waiting(schedules.Schedules.delete)
-    run_now = _waiting(schedules.Schedules.run_now)
-    next = _waiting(schedules.Schedules.next)
+    put = _waiting(recurring.Schedules.put)
+    write = _waiting(recurring.Schedules.write)
+    get = _waiting(recurring.Schedules.get)
+    list = _waiting(recurring.Schedules.list)
+    pause = _waiting(recurring.Schedules.pause)
+    resume = _waiting(recurring.Schedules.resume)
+    delete = _waiting(recurring.Schedules.delete)
+    run_now = _waiting(recurring.Schedules.run_now)
+    next = _waiting(recurring.Schedules.next)

@@ -41,7 +41,7 @@ from kafka_timers.core.wire import ASKED_BY_HEADER, Future, Topics
 from kafka_timers.errors import RequestError
 
 if TYPE_CHECKING:
-    from kafka_timers.client.schedules import Schedules
+    from kafka_timers.client.recurring import Schedules
 
 __all__ = ["Answer", "Outcome", "Timer", "TimerClient"]
 
@@ -99,7 +99,7 @@ class TimerClient:
             ImportError: the extra is not installed.
         """
         try:
-            from kafka_timers.client.schedules import Schedules
+            from kafka_timers.client.recurring import Schedules
         except ImportError as error:
             raise ImportError("recurring timers need more: pip install 'kafka-timers[schedules]'") from error
         return Schedules(self._channel, self._clock, self._reserved)

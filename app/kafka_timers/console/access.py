@@ -15,8 +15,8 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
+from kafka_timers.console.console_settings import ConsoleSettings
 from kafka_timers.console.pages import PAGES
-from kafka_timers.console.settings import ConsoleSettings
 from kafka_timers.errors import SettingsError
 from kafka_timers.settings import host_in, is_loopback
 

@@ -15,7 +15,8 @@ from starlette.exceptions import HTTPException
 from kafka_timers import __version__
 from kafka_timers.client.request import Outcome
 from kafka_timers.console.access import Caller, Role, problem
-from kafka_timers.console.answers import (
+from kafka_timers.console.actions import Service, TopicForbiddenError
+from kafka_timers.console.bodies import (
     AheadOut,
     AnswerOut,
     CallerOut,
@@ -34,10 +35,9 @@ from kafka_timers.console.answers import (
     unknown_out,
     waiting_out,
 )
-from kafka_timers.console.etf1 import info_of, schedules_of
+from kafka_timers.console.etf1_gui import info_of, schedules_of
 from kafka_timers.console.models import Change, When, Wish
 from kafka_timers.console.pages import PAGES
-from kafka_timers.console.service import Service, TopicForbiddenError
 from kafka_timers.console.sharing import within
 from kafka_timers.core.moments import second_of, when_of
 from kafka_timers.core.outcomes import State
@@ -47,7 +47,7 @@ from kafka_timers.core.wire import SECOND_LIMIT, Future, future_from
 from kafka_timers.errors import AnswerError, KafkaTimersError, PublishError, QueryError, RequestError, WhenError
 from kafka_timers.operate.documents import status_document
 from kafka_timers.operate.find import Found
-from kafka_timers.operate.rejected import Which
+from kafka_timers.operate.redrive import Which
 
 # The limit for every page; operations with a limit of their own give more details.
 _LIMIT_S = 2.9

@@ -11,9 +11,9 @@ import uvicorn
 
 from kafka_timers.clock import HostClock
 from kafka_timers.console.access import Access
+from kafka_timers.console.actions import Service
+from kafka_timers.console.console_settings import ConsoleSettings
 from kafka_timers.console.routes import app_of
-from kafka_timers.console.service import Service
-from kafka_timers.console.settings import ConsoleSettings
 from kafka_timers.runtime.http_server import no_listening
 
 log = logging.getLogger(__name__)

@@ -20,6 +20,7 @@ from kafka_timers.core.wire import Topics
 from kafka_timers.lake.altered import altered_records, altered_rows
 from kafka_timers.lake.comparison import Comparison
 from kafka_timers.lake.coverage import Coverage, coverage_of
+from kafka_timers.lake.covering import last_second
 from kafka_timers.lake.findings import (
     COUNTS,
     checked,
@@ -30,7 +31,6 @@ from kafka_timers.lake.findings import (
     unpromoted,
     unrejected,
 )
-from kafka_timers.lake.outcomes import last_second
 from kafka_timers.lake.proof import broken_links, counted_between, records_in, tallied, unread
 from kafka_timers.lake.publish import changed_days, unpublished
 from kafka_timers.lake.schema import AUDIT_FINDINGS, AUDIT_SECONDS, REQUESTS, SEALS, day_of

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from kafka_timers.lake.outcomes import waits_longer
+from kafka_timers.lake.covering import waits_longer
 from kafka_timers.lake.schema import DELAYS_S, REQUEST
 
 # Append times of two brokers may differ by this much: a request may be appended in a second that a tick on another

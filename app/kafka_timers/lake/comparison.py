@@ -8,9 +8,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from kafka_timers.lake.answers import answer_findings, answers_of
-from kafka_timers.lake.batches import batch_findings, sent_with
-from kafka_timers.lake.callbacks import (
+from kafka_timers.lake.arrivals import (
     callback_findings,
     differences,
     disordered,
@@ -20,9 +18,11 @@ from kafka_timers.lake.callbacks import (
     stranger_findings,
     tombstone_findings,
 )
+from kafka_timers.lake.batch_check import batch_findings, sent_with
+from kafka_timers.lake.callback_records import callbacks_of, tombstones_of
 from kafka_timers.lake.coverage import Coverage
-from kafka_timers.lake.outcomes import last_second
-from kafka_timers.lake.received import callbacks_of, tombstones_of
+from kafka_timers.lake.covering import last_second
+from kafka_timers.lake.replied import answer_findings, answers_of
 from kafka_timers.lake.schema import CANCEL, RECORD_KEY, REQUEST, REQUESTS
 from kafka_timers.lake.service import TopicFacts, topics_of
 from kafka_timers.lake.session import kafka_options

@@ -23,8 +23,8 @@ from pyspark.sql import functions as F
 from kafka_timers.core.outcomes import Outcome, State, outcomes_of
 from kafka_timers.core.wire import Condition, Copy, Future, Sealed
 from kafka_timers.lake.arrow import record_batch
+from kafka_timers.lake.covering import covered, newest_of
 from kafka_timers.lake.message import bytes_of, number, text
-from kafka_timers.lake.outcomes import covered, newest_of
 from kafka_timers.lake.schema import CANCEL, COPY, ID_KEY, RECORD_KEY, REQUEST, day_of
 
 # Length of the bytes of `no_condition`, where there are any.

@@ -13,9 +13,9 @@ from kafka_timers.core.wire import Copy, Future
 from kafka_timers.lake import message
 from kafka_timers.lake.buckets import Bucket, due_between
 from kafka_timers.lake.conditions import no_condition
+from kafka_timers.lake.marks import marks_of
 from kafka_timers.lake.schema import COPY, REQUESTS
 from kafka_timers.lake.tables import constant, sent
-from kafka_timers.lake.versions import marks_of
 
 # Bytes that a copy adds to the value; offsets have up to 56 bits, and seconds up to 42.
 _OFFSET_BYTES, _SECOND_BYTES = 8, 6

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from kafka_timers.core.outcomes import State
 from kafka_timers.core.wire import last_second_of
 from kafka_timers.lake.conditions import intervals_about, outcomes_in
-from kafka_timers.lake.outcomes import covered, newest_of
+from kafka_timers.lake.covering import covered, newest_of
 from kafka_timers.lake.schema import CANCEL, COPY, RECORD_KEY, REQUEST
 from kafka_timers.lake.tables import constant
 

@@ -11,7 +11,7 @@ from operator import and_, or_
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from kafka_timers.lake.outcomes import counted_as, figures
+from kafka_timers.lake.covering import counted_as, figures
 from kafka_timers.lake.schema import AUDIT_SECONDS, RECORD_KEY, SEAL_KEY, about_records, about_seals
 
 # A sentence for each kind of finding, and the step to take.

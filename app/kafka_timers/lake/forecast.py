@@ -14,11 +14,11 @@ from pyspark.sql import functions as F
 
 from kafka_timers.errors import LakeError
 from kafka_timers.lake import plots
-from kafka_timers.lake.outcomes import totals
-from kafka_timers.lake.pending import pending
+from kafka_timers.lake.covering import totals
 from kafka_timers.lake.schema import REQUESTS, SEALS
 from kafka_timers.lake.tables import read, root_of
 from kafka_timers.lake.time_range import requests_of
+from kafka_timers.lake.unfired import pending
 from kafka_timers.settings import LakeSettings
 
 # Values of --by, in seconds.

@@ -44,8 +44,8 @@ from kafka_timers.core.wire import Topics
 from kafka_timers.errors import LakeError
 from kafka_timers.lake import tables
 from kafka_timers.lake.fence import Fence
+from kafka_timers.lake.job_metrics import LakeMetrics
 from kafka_timers.lake.live import refuse_made_anew
-from kafka_timers.lake.metrics import LakeMetrics
 from kafka_timers.lake.progress import batch_of
 from kafka_timers.lake.records import rejected_of, requests_of
 from kafka_timers.lake.schema import POSITIONS, REJECTED, REQUESTS, SEALS, Table

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from kafka_timers.errors import LakeError
-from kafka_timers.lake.contents import asked_in
+from kafka_timers.lake.payloads import asked_in
 from kafka_timers.lake.schema import COPY, RECORD_KEY, REQUEST, REQUESTS
 from kafka_timers.lake.tables import constant
 

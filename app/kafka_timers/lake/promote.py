@@ -55,9 +55,9 @@ from kafka_timers.lake.copies import (
     others_in,
     with_sure,
 )
+from kafka_timers.lake.covering import intervals_of
+from kafka_timers.lake.job_metrics import LakeMetrics
 from kafka_timers.lake.live import Live, look, publish, refuse_other_topic
-from kafka_timers.lake.metrics import LakeMetrics
-from kafka_timers.lake.outcomes import intervals_of
 from kafka_timers.lake.schema import BUCKETS, RECORD_KEY, REQUEST, REQUESTS, SEALS
 from kafka_timers.settings import LakeSettings
 

@@ -30,13 +30,12 @@ from kafka_timers.lake.conditions import (
     in_force,
     no_condition,
 )
-from kafka_timers.lake.contents import CARRIED, CONTENTS, header_of, with_contents
+from kafka_timers.lake.covering import due_ms, fires, intervals_of, outcomes_of
 from kafka_timers.lake.few import Few, few_outcomes
 from kafka_timers.lake.live import publish, refuse_other_topic
 from kafka_timers.lake.lookup import Only, records_of
 from kafka_timers.lake.message import bytes_of, flag, text
-from kafka_timers.lake.outcomes import due_ms, fires, intervals_of, outcomes_of
-from kafka_timers.lake.pending import pending
+from kafka_timers.lake.payloads import CARRIED, CONTENTS, header_of, with_contents
 from kafka_timers.lake.schema import (
     AUDIT_FINDINGS,
     AUDIT_SECONDS,
@@ -51,6 +50,7 @@ from kafka_timers.lake.schema import (
     Table,
 )
 from kafka_timers.lake.tables import constant, read, read_rejected, root_of, translated, words_of
+from kafka_timers.lake.unfired import pending
 from kafka_timers.settings import LakeSettings
 
 _TIMER = (*RECORD_KEY, "appended_at", "second", "due_at", "millis", "topic", "timer_id", "far")

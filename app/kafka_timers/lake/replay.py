@@ -3,7 +3,7 @@
 from pyspark.sql import DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F
 
-from kafka_timers.lake.outcomes import INTERVAL, due_ms, figures, fires, waits_longer
+from kafka_timers.lake.covering import INTERVAL, due_ms, figures, fires, waits_longer
 from kafka_timers.lake.schema import RECORD_KEY, REQUEST
 from kafka_timers.lake.time_range import time_range_of
 from kafka_timers.settings import LakeSettings

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from kafka_timers.core.wire import Topics
 from kafka_timers.errors import LakeError
 from kafka_timers.lake.conditions import days_about, has_conditions, history_of, ignored_in, in_force
-from kafka_timers.lake.outcomes import intervals_of, outcomes_of, totals
+from kafka_timers.lake.covering import intervals_of, outcomes_of, totals
 from kafka_timers.lake.schema import CANCEL, COPY, ID_KEY, REFUSED, REQUESTS, SEALS
 from kafka_timers.lake.sealed import sound
 from kafka_timers.lake.tables import constant, read, read_positions, read_rejected, root_of, sent

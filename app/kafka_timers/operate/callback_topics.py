@@ -14,8 +14,8 @@ from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.topics import answering, counted
 from kafka_timers.core.callbacks import Shown
 from kafka_timers.core.text import bytes_in
-from kafka_timers.operate.pending import Page, Workers
-from kafka_timers.operate.rejected import Which, last_refused
+from kafka_timers.operate.redrive import Which, last_refused
+from kafka_timers.operate.waiting import Page, Workers
 
 # Maximum of pending timers, and of refused requests, that are looked at.
 _LOOKED_AT = 1_000

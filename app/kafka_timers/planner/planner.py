@@ -12,8 +12,8 @@ from kafka_timers.core.calendar import TZDATA_VERSION
 from kafka_timers.core.tick_clock import tick_second
 from kafka_timers.core.wire import Topics, number_in
 from kafka_timers.planner import planner_group
-from kafka_timers.planner.metrics import PlannerMetrics
-from kafka_timers.planner.partition import PlannedPartition
+from kafka_timers.planner.plan_metrics import PlannerMetrics
+from kafka_timers.planner.schedule_log import PlannedPartition
 from kafka_timers.planner.turns import Turns
 from kafka_timers.runtime.outlet import Outlet
 from kafka_timers.runtime.priority import PriorityGate

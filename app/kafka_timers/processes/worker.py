@@ -37,7 +37,7 @@ from kafka_timers.core.callbacks import Target
 from kafka_timers.core.tick_clock import TickRead, tick_second
 from kafka_timers.core.wire import FORMAT, Topics, number_in
 from kafka_timers.errors import BrokerError, SettingsError, WorkerError
-from kafka_timers.planner.metrics import PlannerMetrics
+from kafka_timers.planner.plan_metrics import PlannerMetrics
 from kafka_timers.planner.planner import SchedulePlanner
 from kafka_timers.processes.start import Found, connected, find_out, tried
 from kafka_timers.processes.supervisor import keep_member_id, run_all

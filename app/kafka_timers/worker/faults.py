@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from aiokafka.errors import KafkaError
 
-from kafka_timers.broker.asking import PerhapsFencedError
+from kafka_timers.broker.coordinator_calls import PerhapsFencedError
 from kafka_timers.core.refused import Reason
 from kafka_timers.core.versions import KnownFromError
 from kafka_timers.errors import KafkaTimersError

@@ -31,7 +31,7 @@ from kafka_timers.core.routing import hash_of
 from kafka_timers.core.schedules import Planner
 from kafka_timers.core.wire import REJECT_PREFIX, Topics, reject_headers
 from kafka_timers.errors import TopicsError
-from kafka_timers.planner.metrics import PlannerMetrics
+from kafka_timers.planner.plan_metrics import PlannerMetrics
 from kafka_timers.planner.turns import STRIDE_RECORDS, Turns
 from kafka_timers.runtime.filling import Filling
 from kafka_timers.runtime.outlet import Outlet, transactional_id

@@ -15,8 +15,8 @@ from pyspark.sql import functions as F
 from kafka_timers.core.callbacks import Shown
 from kafka_timers.core.wire import TOKEN_HEADER, callback_headers, future_from
 from kafka_timers.lake.arrow import record_batch
-from kafka_timers.lake.outcomes import due_ms, fires
-from kafka_timers.lake.received import naming_requests
+from kafka_timers.lake.callback_records import naming_requests
+from kafka_timers.lake.covering import due_ms, fires
 from kafka_timers.lake.schema import FINDING, RECORD_KEY, REQUEST, about_records, asked_ms
 from kafka_timers.lake.tables import constant
 

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from kafka_timers.core.wire import ANSWER_HEADER
-from kafka_timers.lake.received import place_in, text_in
+from kafka_timers.lake.callback_records import place_in, text_in
 from kafka_timers.lake.schema import CANCEL, RECORD_KEY, REQUEST, about_records
 
 

@@ -20,7 +20,7 @@ from kafka_timers.core.wire import SECOND_LIMIT
 from kafka_timers.settings import QuerySettings
 
 if TYPE_CHECKING:
-    from kafka_timers.operate.pending import Workers
+    from kafka_timers.operate.waiting import Workers
 
 _Answer = TypeVar("_Answer")
 
@@ -48,7 +48,7 @@ def _wanted(given: dict[str, Any]) -> dict[str, object]:
 def asked(given: Mapping[str, Any], question: "Callable[[Workers], Awaitable[_Answer]]") -> _Answer:
     """Return the answer to *question*, which is called with the workers that the settings *given* name."""
     with needs("cli"):
-        from kafka_timers.operate.pending import asking
+        from kafka_timers.operate.waiting import asking
 
     async def ask() -> _Answer:
         async with asking(QuerySettings(**given)) as workers:

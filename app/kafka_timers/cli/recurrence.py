@@ -19,7 +19,7 @@ from kafka_timers.cli.running import needs
 from kafka_timers.client.times import At, Cron, Every, Times
 
 if TYPE_CHECKING:
-    from kafka_timers.client.schedules import Recurring, Schedules
+    from kafka_timers.client.recurring import Recurring, Schedules
 
 _Answer = TypeVar("_Answer")
 
@@ -31,7 +31,7 @@ def schedule() -> None:
 
 def _with_schedules(kafka: Kafka, topic_prefix: str, question: "Callable[[Schedules], Awaitable[_Answer]]") -> _Answer:
     with needs("schedules"):
-        import kafka_timers.client.schedules  # noqa: F401  # says which extra is missing
+        import kafka_timers.client.recurring  # noqa: F401  # says which extra is missing
     return with_client(kafka, topic_prefix, lambda client: question(client.schedules))
 
 

@@ -20,7 +20,7 @@ from aiokafka.errors import KafkaError
 from kafka_timers.clock import Clock
 from kafka_timers.errors import BrokerError
 from kafka_timers_oscillator.broker_time import BrokerTime
-from kafka_timers_oscillator.health import Health, Metrics
+from kafka_timers_oscillator.replica_health import Health, Metrics
 from kafka_timers_oscillator.schedule import Schedule
 from kafka_timers_oscillator.tick_log import TickLog
 

@@ -13,11 +13,11 @@ import socket
 from collections.abc import Iterable
 from typing import Any
 
-from kafka_timers.console.service import Service
+from kafka_timers.console.actions import Service
 from kafka_timers.core.text import bytes_in
 from kafka_timers.core.wire import number_in
 from kafka_timers.errors import QueryError
-from kafka_timers.operate.pending import Told
+from kafka_timers.operate.waiting import Told
 
 # The GUI waits for 2 s, and keeps the whole answer in memory.
 _SCHEDULES_MAX = 10_000

@@ -23,7 +23,7 @@ from kafka_timers.client.request import Answer, only_if_absent, only_if_pending
 from kafka_timers.client.timer_client import TimerClient
 from kafka_timers.clock import Clock
 from kafka_timers.console.access import Caller
-from kafka_timers.console.settings import ConsoleSettings
+from kafka_timers.console.console_settings import ConsoleSettings
 from kafka_timers.console.sharing import ANSWER_S, BusyError, LateError, Shared
 from kafka_timers.core.callbacks import Shown, topics_in
 from kafka_timers.core.rejected import Again, Rejected
@@ -33,9 +33,9 @@ from kafka_timers.operate.callback_topics import CallbackTopic, read_callback_to
 from kafka_timers.operate.documents import callback_document
 from kafka_timers.operate.find import Found, find
 from kafka_timers.operate.health import ServiceStatus
-from kafka_timers.operate.pending import Page, Told, Workers, addresses_of, asking
-from kafka_timers.operate.rejected import RejectedLog, Which, last_refused, reading_rejected
+from kafka_timers.operate.redrive import RejectedLog, Which, last_refused, reading_rejected
 from kafka_timers.operate.status import read_status
+from kafka_timers.operate.waiting import Page, Told, Workers, addresses_of, asking
 from kafka_timers.operate.watch import watching
 
 log = logging.getLogger(__name__)

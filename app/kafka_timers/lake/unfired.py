@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from kafka_timers.lake.outcomes import TIMER, by_seal
+from kafka_timers.lake.covering import TIMER, by_seal
+from kafka_timers.lake.marks import marks_of
 from kafka_timers.lake.schema import RECORD_KEY, REQUEST, asked_ms
-from kafka_timers.lake.versions import marks_of
 
 
 def pending(requests: DataFrame, seals: DataFrame, also: Sequence[str] = ()) -> DataFrame:

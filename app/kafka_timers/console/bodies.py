@@ -21,7 +21,7 @@ from kafka_timers.core.text import bytes_in, fraction_of, headers_of, json_of
 from kafka_timers.core.wire import SECOND_LIMIT, Future, number_in
 from kafka_timers.operate.callback_topics import CallbackTopic
 from kafka_timers.operate.find import Found
-from kafka_timers.operate.pending import Page, Told
+from kafka_timers.operate.waiting import Page, Told
 
 
 class Problem(BaseModel):

@@ -20,7 +20,7 @@ from kafka_timers.clock import HostClock
 from kafka_timers.core.rejected import Again, Rejected
 from kafka_timers.core.wire import Topics
 from kafka_timers.errors import KafkaTimersError, RequestError
-from kafka_timers.operate.rejected import Which, reading_rejected
+from kafka_timers.operate.redrive import Which, reading_rejected
 
 _SHOWN = 10
 

@@ -21,8 +21,8 @@ from collections.abc import Callable, Sequence
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from kafka_timers.lake.marks import marks_of
 from kafka_timers.lake.schema import RECORD_KEY, REFUSED, REQUEST, SEAL_KEY, asked_ms
-from kafka_timers.lake.versions import marks_of
 
 # Columns that `outcomes_of` and `pending.pending` take from a request.
 TIMER = (*RECORD_KEY, "appended_ms", "second", "millis", "timer_id", "topic")

@@ -19,8 +19,8 @@ from kafka_timers.core.sums import hash_of_batches
 from kafka_timers.core.wire import Sent, sealed_from
 from kafka_timers.errors import WireError
 from kafka_timers.lake.arrow import record_batch
-from kafka_timers.lake.outcomes import fires
-from kafka_timers.lake.received import naming_requests
+from kafka_timers.lake.callback_records import naming_requests
+from kafka_timers.lake.covering import fires
 from kafka_timers.lake.schema import FINDING, SEAL_KEY
 
 _SENT = "partition int, end_ms bigint, fence bigint, at_offset bigint, topic string, sent binary"

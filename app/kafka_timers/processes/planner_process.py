@@ -14,7 +14,7 @@ from kafka_timers.clock import HostClock
 from kafka_timers.core.callbacks import Target
 from kafka_timers.core.wire import Topics
 from kafka_timers.errors import TopicsError
-from kafka_timers.planner.metrics import PlannerMetrics
+from kafka_timers.planner.plan_metrics import PlannerMetrics
 from kafka_timers.planner.planner import SchedulePlanner
 from kafka_timers.processes.start import tried
 from kafka_timers.runtime.outlet import Outlet
