@@ -109,7 +109,7 @@ class Retry:
     gave_up: bool
 
 
-class Repeated(NamedTuple):
+class _Repeated(NamedTuple):
     """A repeat of a record: its callback, the seconds from now, and the other fields of `Retry`."""
 
     callback: CallbackSpec
@@ -118,7 +118,7 @@ class Repeated(NamedTuple):
     gave_up: bool
 
 
-def repeated(received: Received, policy: RetryPolicy, error: BaseException | str | None) -> Repeated:
+def repeated(received: Received, policy: RetryPolicy, error: BaseException | str | None) -> _Repeated:
     """
     Return the repeat of *received* under *policy*.
 
@@ -151,7 +151,7 @@ def repeated(received: Received, policy: RetryPolicy, error: BaseException | str
         token.decode(errors="replace") if token else None,
         [*own_headers(received.headers), *added],
     )
-    return Repeated(callback, 0.0 if gave_up else policy.delay_s(attempt, name), attempt, gave_up)
+    return _Repeated(callback, 0.0 if gave_up else policy.delay_s(attempt, name), attempt, gave_up)
 
 
 def _name_of(received: Received, request: bytes | None, policy: RetryPolicy) -> str:

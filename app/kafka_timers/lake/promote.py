@@ -74,7 +74,7 @@ _TELL_AGAIN_S = 3_600
 _AROUND_VALUE_BYTES = 128
 
 
-class Seen(NamedTuple):
+class _Seen(NamedTuple):
     """
     Result of a look at a bucket, in numbers of requests.
 
@@ -193,7 +193,7 @@ class Promoter:
                 self.problems = [str(error)]
             self._pause(next_s - self._clock.elapsed_s())
 
-    def publish_missing(self, bucket: Bucket) -> Seen:
+    def publish_missing(self, bucket: Bucket) -> _Seen:
         """
         Publish a copy of each request of *bucket* that needs one. This is one look at the bucket.
 
@@ -208,7 +208,7 @@ class Promoter:
         counts = (F.count("timer_id").alias("named"), F.min("offset").alias("since"))
         folders = far.groupBy(*REQUESTS.partitioned_by).agg(*counts).collect()
         if not folders:
-            return Seen()
+            return _Seen()
         asks = requests.where(F.lit(False))
         judged_to: Mapping[int, int] = {}
         if any(row.named for row in folders):
@@ -266,7 +266,7 @@ class Promoter:
         far = in_force(far, ignored).where(F.col("kind") == REQUEST)
         return far, asks_about(in_force(requests, ignored), far, since, named), fences
 
-    def _publish(self, lacking: DataFrame, bucket: Bucket, decision: _Decision, judged_to: Mapping[int, int]) -> Seen:
+    def _publish(self, lacking: DataFrame, bucket: Bucket, decision: _Decision, judged_to: Mapping[int, int]) -> _Seen:
         """Publish copies of the requests *lacking* one, and return the counts."""
         live = decision.live
         reset_bytes = F.when(F.col("condition").isNotNull(), NO_CONDITION_BYTES).otherwise(0)
@@ -302,10 +302,10 @@ class Promoter:
                     "promoted late: %d requests of seconds %d to %d were due by second %d; they fire at once",
                     *(late, bucket.first, bucket.last, now),
                 )
-        return Seen(count, late, large, unsure, unsure_to)
+        return _Seen(count, late, large, unsure, unsure_to)
 
     def _promote(self, bucket: Bucket) -> int:
-        wrong, seen = 0, Seen()
+        wrong, seen = 0, _Seen()
         for _ in range(_LOOKS):
             seen = self.publish_missing(bucket)
             wrong += seen.late
