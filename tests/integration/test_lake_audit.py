@@ -3,6 +3,7 @@
 import hashlib
 import json
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from hashlib import sha256
 from io import StringIO
 from pathlib import Path
@@ -16,7 +17,8 @@ from rich.console import Console
 from kafka_timers.core.digests import signed
 from kafka_timers.core.sums import fired_digest_of
 from kafka_timers.errors import LakeError
-from kafka_timers.lake.audit import audit
+from kafka_timers.lake.audit import Audit, audit
+from kafka_timers.lake.coverage import coverage_of
 from kafka_timers.lake.forecast import forecast, plot
 from kafka_timers.lake.query import open_views, select
 from kafka_timers.lake.replay import replayed, with_fewer_ticks, with_horizon
@@ -113,11 +115,16 @@ def clean(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake
     return lake(spark, tmp_path_factory.mktemp("clean") / "lake", SEALED)
 
 
+@pytest.fixture(scope="module")
+def told(spark: SparkSession, clean: LakeSettings) -> Audit:
+    """The audit of the clean lake: it takes half a minute of computing, so one is enough."""
+    return audit(spark, clean, 1_007, first=100, last=105)
+
+
 def test_a_clean_lake_is_judged_replayed_and_told_ahead(
-    spark: SparkSession, clean: LakeSettings, tmp_path: Path
+    spark: SparkSession, clean: LakeSettings, told: Audit, tmp_path: Path
 ) -> None:
     settings = clean
-    told = audit(spark, settings, 1_007, first=100, last=105)
     assert (told.last, told.seals, told.due, told.fired, told.late, told.kinds) == (105, 3, 3, 3, 1, {})
     assert "nothing is wrong" in shown(printed(told))
     assert_digest_can_be_computed(document(told))
@@ -188,33 +195,35 @@ def test_without_seals_there_is_nothing_to_judge(spark: SparkSession, tmp_path: 
         audit(spark, LakeSettings(lake=str(tmp_path / "none")), 9)
 
 
-def test_unsealed_seconds_are_a_finding_unless_the_landing_is_behind(spark: SparkSession, clean: LakeSettings) -> None:
-    settings = clean
+def test_unsealed_seconds_are_a_finding_unless_the_landing_is_behind(
+    spark: SparkSession, clean: LakeSettings, told: Audit
+) -> None:
     # The service stands still for a week.
-    told = audit(spark, settings, 700_000, service=Service("cluster", {0: 0}))
-    assert (told.last, told.first) == (699_400, 699_400 - 86_400)
-    assert told.kinds == {"unsealed": 1}
-    [found] = told.findings
-    assert "is sealed up to 105, timer-sealed has no more of it, and the time range ends at 699400" in found[5]
+    still = coverage_of(spark, clean, 700_000, None, None, Service("cluster", {0: 0}))
+    assert (still.last, still.first) == (699_400, 699_400 - 86_400)
+    [found] = still.findings(spark).collect()
+    assert found["kind"] == "unsealed"
+    assert "is sealed up to 105, timer-sealed has no more of it, and the time range ends at 699400" in found["detail"]
     # Or there is more of it, and nobody has landed that.
-    behind = audit(spark, settings, 90_001, first=100, last=200, service=Service("cluster", {0: 9}))
-    assert (behind.kinds, behind.sealed) == ({}, {0: (100, 105)})
+    behind = coverage_of(spark, clean, 90_001, 100, 200, Service("cluster", {0: 9}))
+    assert (behind.unsealed, behind.sealed) == ([], {0: (100, 105)})
     assert behind.undecided == ["partition 0 is sealed up to 105 as far as is landed, and the landing is behind"]
-    assert "not all could be judged" in shown(printed(behind))
-    assert "not all could be judged" in page_of(behind)
+    undecided = replace(told, undecided=behind.undecided)
+    assert "not all could be judged" in shown(printed(undecided))
+    assert "not all could be judged" in page_of(undecided)
     # Or nobody can tell.
-    [words] = audit(spark, settings, 90_002, first=100, last=200).undecided
+    [words] = coverage_of(spark, clean, 90_002, 100, 200, None).undecided
     assert words.endswith("no Kafka answers that may have more")
 
 
 def test_timers_due_just_now_need_no_seal(spark: SparkSession, clean: LakeSettings) -> None:
-    told = audit(spark, clean, 130, first=100, last=1_000, service=Service("cluster", {0: 0}))
-    assert (told.kinds, told.undecided, told.last, told.sealed) == ({}, [], 130, {0: (100, 105)})
+    now = coverage_of(spark, clean, 130, 100, 1_000, Service("cluster", {0: 0}))
+    assert (now.unsealed, now.undecided, now.last, now.sealed) == ([], [], 130, {0: (100, 105)})
 
 
-def assert_digest_can_be_computed(told: dict[str, Any]) -> None:
+def assert_digest_can_be_computed(result: dict[str, Any]) -> None:
     """Check that anybody can compute the digest that a result has."""
-    rest = {name: value for name, value in json.loads(json.dumps(told)).items() if name != "sha256"}
+    rest = {name: value for name, value in json.loads(json.dumps(result)).items() if name != "sha256"}
     plain = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    assert told["sha256"] == hashlib.sha256(plain.encode()).hexdigest()
+    assert result["sha256"] == hashlib.sha256(plain.encode()).hexdigest()
     assert (rest["partitions"], rest["sealed"], rest["lake"][-5:]) == (1, {"0": [100, 105]}, "/lake")
