@@ -36,8 +36,8 @@ pythons: ## Run `make check` under Python 3.12 and 3.13 too, with those of them 
 		$(MAKE) check PYTHON="$$python" VENV="$(VENV)-$$version" || exit 1; \
 	done
 
-# In four processes, each with a Kafka of its own: one begins with all that needs Spark, which takes longest, while in
-# the others many tests wait for a second to come. tests/conftest.py shares them out. What is random lives through a
+# In four processes, each with a Kafka of its own: two begin with all that needs Spark, which takes longest, while in the
+# others many tests wait for a second to come. tests/conftest.py shares them out. What is random lives through a
 # hundred histories; `make chaos` has the hundred thousands.
 test: $(INSTALLED) java ## Run the tests, against real Kafkas that they start themselves
 	$(BIN)/pytest -m 'not chaos' -n 4 --histories 100

@@ -55,12 +55,14 @@ def part_of(path: str) -> str:
     """
     Return the part of the tests that one process runs as a whole, of the file *path*.
 
-    All in a folder that needs the Spark session is one part: a session takes long to start, and is quicker the longer
-    it runs. Of all others each file is a part, because the tests of a file may share a broker.
+    All that needs the Spark session is two parts: a session takes long to start, and is quicker the longer it runs. Of
+    all others each file is a part, because the tests of a file may share a broker.
     """
     folder, name = path.split("/")[-2:]
     is_of_the_lake = name.startswith("test_lake") and folder != "unit" and name != "test_lake_starts.py"
-    return f"{SPARK} {folder}" if folder == "spark" or is_of_the_lake else path
+    if folder != "spark" and not is_of_the_lake:
+        return path
+    return f"{SPARK} beside Kafka" if folder == "integration" else SPARK
 
 
 @pytest.hookimpl(optionalhook=True)
