@@ -285,34 +285,40 @@ def _usual(records: Sequence[Record], partition: Partition, partitions: int) -> 
 
 
 def _place_at_once(usual: _Usual, decided: Decided) -> Accepted:
-    extras = usual.passed.extras
+    requests, extras = usual.requests, usual.passed.extras
+    offsets = [record.offset for record in requests]
     plain, has_ids = not extras.ListFields(), extras.HasField("timerId")
     rows: list[Row] = []
-    for due_ms, (values, offsets) in _by_due(usual).items():
-        if len(offsets) == 1 < len(usual.due):
-            rows.append((row_key(due_ms, offsets[0]), values[0]))
+    for due_ms, (values, due_then) in _by_due(usual, offsets).items():
+        if len(due_then) == 1 < len(usual.due):
+            rows.append((row_key(due_ms, due_then[0]), values[0]))
         else:
             framed = batches.framed(values) if values else usual.passed.framed
-            batch = batches.pack(framed, offsets, plain=plain, named=has_ids)
-            rows.append((batch_key(due_ms, offsets[-1], len(offsets)), batch))
+            batch = batches.pack(framed, due_then, plain=plain, named=has_ids)
+            rows.append((batch_key(due_ms, due_then[-1], len(due_then)), batch))
     return Accepted(
         len(usual.records),
         rows,
-        [record.offset for record in usual.requests],
+        offsets,
         far=usual.far,
         cancels=usual.cancels,
-        topics=usual.passed.topics if usual.requests else set(),
+        topics=usual.passed.topics if requests else set(),
         decided=decided,
     )
 
 
-def _by_due(usual: _Usual) -> dict[int, tuple[list[bytes], list[int]]]:
-    """Return values and offsets of the requests that stay here, by due; no values if these are all of the records."""
+def _by_due(usual: _Usual, offsets: list[int]) -> dict[int, tuple[list[bytes], list[int]]]:
+    """
+    Return values and offsets of the requests that stay here, by due; no values if these are all of the records.
+
+    *offsets* are those of all of them.
+    """
     requests, due = usual.requests, usual.due
     if len(due) == 1:
         is_all = len(requests) == len(usual.records)
         values = [] if is_all else [record.value or b"" for record in requests]
-        return dict.fromkeys(due.values(), (values, [record.offset for record in requests]))
+        [due_ms] = due.values()
+        return {due_ms: (values, offsets)}
     parts: dict[int, tuple[list[bytes], list[int]]] = {due_ms: ([], []) for due_ms in due.values()}
     for record in requests:
         part = parts[due[record.key]]
