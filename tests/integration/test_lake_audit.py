@@ -127,6 +127,7 @@ def test_a_clean_lake_is_judged_replayed_and_told_ahead(
     settings = clean
     assert (told.last, told.seals, told.due, told.fired, told.late, told.kinds) == (105, 3, 3, 3, 1, {})
     assert "nothing is wrong" in shown(printed(told))
+    assert "the seals against a published chain: give --chain" in told.unchecked
     assert_digest_can_be_computed(document(told))
     seconds = read(spark, root_of(settings), AUDIT_SECONDS).where("audited_s = 1007")
     assert sorted((row.last, row.ok) for row in seconds.collect()) == [(101, True), (102, True), (105, True)]
