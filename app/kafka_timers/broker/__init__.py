@@ -12,7 +12,7 @@ Everything that talks to Kafka.
     refusals      why a partition refuses a batch
     coordinator   asks the transaction coordinator on behalf of a producer
     offsets       commits a consumer group's offsets in transactions, and reads them
-    asking        asks a coordinator again until it answers
+    coordinator_calls    asks a coordinator again until it answers
     batches       a batch that may be sent again
     bounds        first and last offsets of logs
     fetching      reads committed records of one topic straight from the broker's batches

@@ -6,11 +6,11 @@ The program `kafka-timers`.
     lake_jobs `kafka-timers lake land` and `lake promote`, which run all the time
     lake_audit `kafka-timers lake audit` and `lake publish-chain`
     asking    commands that ask for timers and change them
-    pending   commands that show waiting timers
-    rejected  commands that show refused requests and send them again
-    schedules `kafka-timers schedule …`, for recurring timers
+    listing   commands that show waiting timers
+    rejects   commands that show refused requests and send them again
+    recurrence `kafka-timers schedule …`, for recurring timers
     options   shared options and the types of their values
     render    tables and lines for people
-    rows      rows of the lake as a table or as CSV
+    lake_rows rows of the lake as a table or as CSV
     running   logging, event loop and missing extras
 """

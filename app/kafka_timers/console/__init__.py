@@ -1,14 +1,14 @@
 """
 `kafka-timers console`: timers over HTTP, for services without a Kafka client and for people.
 
-    settings   the console's settings
+    console_settings    the console's settings
     access     authentication and permissions of callers
     models     bodies of requests, with the units and bounds that the OpenAPI document states
-    answers    bodies of answers
-    service    carries requests out: through the client, the workers and the topics
+    bodies     bodies of answers
+    actions    carries requests out: through the client, the workers and the topics
     sharing    asks a slow question once for all its callers, and limits their wait
     routes     addresses, and the answers to errors
-    etf1       answers for the admin GUI of another scheduler
+    etf1_gui   answers for the admin GUI of another scheduler
     pages      the pages in static/ that a browser shows
     run        the process
 

@@ -24,7 +24,7 @@ from pyspark.sql import functions as F
 from kafka_timers.lake.marks import marks_of
 from kafka_timers.lake.schema import RECORD_KEY, REFUSED, REQUEST, SEAL_KEY, asked_ms
 
-# Columns that `outcomes_of` and `pending.pending` take from a request.
+# Columns that `outcomes_of` and `unfired.pending` take from a request.
 TIMER = (*RECORD_KEY, "appended_ms", "second", "millis", "timer_id", "topic")
 INTERVAL = ("end_ms", "fence", "horizon_s", "horizon_from", "appended_ms")
 

@@ -33,9 +33,9 @@ class Few(NamedTuple):
     Attributes:
         ignored: partition and offset of the records whose condition did not hold.
         fired: the requests that a seal counts as due, with the columns of `requests` and these of
-            `outcomes.outcomes_of`: reason, taken_by, far, fence, sealed_in, late and seal_appended_ms.
+            `covering.outcomes_of`: reason, taken_by, far, fence, sealed_in, late and seal_appended_ms.
         withdrawn: the requests that were withdrawn in time, with the same columns; those of a seal are null.
-        pending: the requests that are to fire, with the columns of `requests` and of `pending.pending`.
+        pending: the requests that are to fire, with the columns of `requests` and of `unfired.pending`.
     """
 
     ignored: list[tuple[int, int]]
@@ -51,7 +51,7 @@ def few_outcomes(rows: Sequence[_Row], intervals: DataFrame, rejected: DataFrame
     Args:
         rows: the requests in question, all copies of them, all records of their timer ids.
         intervals: all of these partitions.
-        rejected: see `outcomes.outcomes_of`.
+        rejected: see `covering.outcomes_of`.
     """
     few = Few([], [], [], [])
     records = sorted((row for row in rows if row["kind"] in (REQUEST, CANCEL, COPY)), key=_history_of)

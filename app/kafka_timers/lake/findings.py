@@ -2,7 +2,7 @@
 Find faults of seals: compare the timers that should have fired, computed from requests, with the seals.
 
 Seals are compared by counts and digest, which costs one pass over the requests. Callbacks are compared one by one, see
-`callbacks`. Findings have the columns `schema.FINDING`.
+`arrivals`. Findings have the columns `schema.FINDING`.
 """
 
 from functools import reduce

@@ -3,7 +3,7 @@ Query the lake in SQL: all timers that are pending, have fired or were withdrawn
 
     requests, seals, rejected, positions, buckets, audit_seconds, audit_findings
                 the tables, with timestamps of their seconds
-    pending     pending requests, as far as has been landed: see `pending.pending`
+    pending     pending requests, as far as has been landed: see `unfired.pending`
     fired       requests whose callbacks are out
     cancelled   requests that were withdrawn in time, and the records that withdrew them
     ignored     requests and cancels whose condition did not hold
@@ -55,7 +55,7 @@ from kafka_timers.settings import LakeSettings
 
 _TIMER = (*RECORD_KEY, "appended_at", "second", "due_at", "millis", "topic", "timer_id", "far")
 
-# Columns of `pending.pending` and `outcomes.outcomes_of` that the views need.
+# Columns of `unfired.pending` and `covering.outcomes_of` that the views need.
 _PENDING = (
     "partition int, offset bigint, appended_ms bigint, second bigint, millis int, timer_id string, topic string, "
     "far boolean, value binary, key binary"
@@ -182,7 +182,7 @@ def _added(table: Table) -> dict[str, Column]:
 
 def waiting(pending: DataFrame) -> DataFrame:
     """
-    Return the pending requests, from rows of `pending.pending` with the columns `CARRIED`.
+    Return the pending requests, from rows of `unfired.pending` with the columns `CARRIED`.
 
     Returns:
         partition int, offset bigint, appended_at timestamp, second bigint, due_at timestamp, millis int, topic string,

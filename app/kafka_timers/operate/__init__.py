@@ -3,8 +3,8 @@ Functions and dataclasses that answer operators' questions, for the command line
 
     status      reads the state of each partition and each door
     find        reads the history of the timers of one id
-    pending     asks the workers for pending timers
-    rejected    reads the refused requests
+    waiting     asks the workers for pending timers
+    redrive     reads the refused requests
     callback_topics    reads the topics that get callbacks next
     watch       reads a callback topic
     acls        lists the Kafka permissions that each process needs (pure)
