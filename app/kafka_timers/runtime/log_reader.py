@@ -26,10 +26,10 @@ _RECORDS_MAX = 2_000
 # A fetch and a write cost the same for one record as for a thousand. If many records arrive and nothing waits for them,
 # wait a moment for more.
 _MANY, _LINGER_S = 100, 0.02
-# How long the broker waits for a first record. A change of the fetched partitions waits as long for the fetch before. A
-# fetch of 64 partitions is a millisecond of work, so after a second without records fewer are made.
+# How long the broker waits for a first record. A change of the fetched partitions waits as long for the fetch before, and
+# changes come one after the other. A fetch of 64 partitions is a millisecond of work, so later on fewer are made.
 _WAIT_MS, _WAIT_LONG_MS = 100, 500
-_QUIET_FETCHES = 10
+_EARLY_FETCHES = 10
 _RETRY_S = 0.1
 
 
@@ -142,7 +142,7 @@ class LogReader:
             await asyncio.wait([before])
         positions = {number: feed.partition.position for number, feed in feeds.items()}
         self._fetch(node, positions, _WAIT_MS, anew=True)
-        quiet = 0
+        fetches = 0
         while True:
             try:
                 came = await asyncio.shield(self._fetches[node])
@@ -169,8 +169,8 @@ class LogReader:
             if not ahead:
                 if count >= _MANY:
                     await self._linger()
-                quiet = 0 if count else quiet + 1
-                self._fetch(node, positions, _WAIT_MS if quiet < _QUIET_FETCHES else _WAIT_LONG_MS)
+                fetches += 1
+                self._fetch(node, positions, _WAIT_MS if fetches < _EARLY_FETCHES else _WAIT_LONG_MS)
 
     def _tell_withheld(self, fetched: Iterable[int], withheld: Mapping[int, KafkaError]) -> None:
         self._withheld.difference_update(fetched)
