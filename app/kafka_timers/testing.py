@@ -16,7 +16,7 @@ import asyncio
 import heapq
 import itertools
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Collection, Iterable
+from collections.abc import Awaitable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -123,6 +123,7 @@ class _Record:
     value: bytes
     offset: int
     timestamp: int
+    headers: Sequence[tuple[str, bytes | None]] = ()
 
 
 class InMemoryTimers:

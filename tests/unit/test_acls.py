@@ -18,7 +18,7 @@ def acls(*options: str) -> str:
 
 
 def test_it_prints_the_calls_of_kafkas_tool_for_each_process() -> None:
-    lines = acls("--bootstrap", "k:1", "--topic-prefix", "a-", "--principal", "worker=User:CN=w x").splitlines()
+    lines = acls("--bootstrap", "k:1", "--topic-prefix", "a-", "--principal", "worker", "User:CN=w x").splitlines()
     assert [line.split(":")[0] for line in lines if line.startswith("# ")] == [f"# {name}" for name in PROCESSES]
     calls = [shlex.split(line) for line in lines if not line.startswith("# ")]
     assert all(call[:4] == ["kafka-acls.sh", "--bootstrap-server", "k:1", "--add"] for call in calls)

@@ -18,7 +18,7 @@ from kafka_timers.core.wire import (
     SOURCE_TAG,
     Callback,
     Future,
-    ReadRecord,
+    Record,
     Source,
     number_in,
     second_in,
@@ -95,7 +95,7 @@ class Command(NamedTuple):
 Parsed = Command | Refusal | None
 
 
-class SourceRecord(ReadRecord, Protocol):
+class SourceRecord(Record, Protocol):
     """A record of another system's topic."""
 
     @property

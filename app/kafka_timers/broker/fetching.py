@@ -25,7 +25,7 @@ from kafka_timers.broker import codes
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.odd_batches import records_of
 from kafka_timers.broker.requests import Fetch
-from kafka_timers.core.wire import ReadRecord
+from kafka_timers.core.wire import Record
 
 _BYTES_MAX, _BYTES_MIN = 8 << 20, 64 << 10
 _PARTITION_BYTES_MAX = 2 << 20
@@ -54,7 +54,7 @@ class Fetched:
         end: the offset after the last record. It lies above `stable` while a transaction is open.
     """
 
-    records: Iterator[ReadRecord]
+    records: Iterator[Record]
     position: int
     is_large: bool
     stable: int

@@ -19,7 +19,7 @@ from kafka_timers.broker.cluster import Cluster, limited
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.fetching import Fetched, Fetcher
 from kafka_timers.broker.topics import answering, translating
-from kafka_timers.core.wire import ReadRecord
+from kafka_timers.core.wire import Record
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class TopicLog:
 
     async def pages(
         self, number: int, start: int, end: int, *, skips_deleted: bool = False
-    ) -> AsyncIterator[list[ReadRecord]]:
+    ) -> AsyncIterator[list[Record]]:
         """
         Yield the records of a partition from *start* up to, not including, *end*, in lists. Raises as `page`.
 
@@ -129,7 +129,7 @@ class TopicLog:
                 await asyncio.sleep(_PAUSE_S)
                 await self.bounds.refresh()
 
-    async def record_at(self, number: int, offset: int) -> ReadRecord | None:
+    async def record_at(self, number: int, offset: int) -> Record | None:
         """Return the record at *offset*; None if it is not there any more, or not yet. Raises as `page`."""
         start, end = (await self.bounds.starts([number]))[number], await self.bounds.end(number)
         if start <= offset < end:

@@ -246,7 +246,7 @@ def forget(key: str | None, timer_id: str | None, yes: bool, **given: Any) -> No
             click.confirm("Do you want that? Nothing brings them back", abort=True)
         meant.forget(int(HostClock().wall_s()))
         click.echo(f"forgotten {meant.count} records")
-        for line in kept_lines(meant.kept):
+        for line in kept_lines(meant):
             click.echo(line)
 
 

@@ -14,7 +14,7 @@ from kafka_timers.cli.render import printable
 from kafka_timers.operate.documents import row_document
 
 if TYPE_CHECKING:
-    from kafka_timers.lake.forget import Kept
+    from kafka_timers.lake.forget import Forgetting
 
 _ANY_WIDTH = 100_000
 # Most offsets to print of a partition.
@@ -98,13 +98,13 @@ def _nested(value: Any) -> str:
     return json.dumps(row_document({"value": value})["value"], ensure_ascii=False)
 
 
-def kept_lines(kept: "Kept") -> Iterator[str]:
+def kept_lines(forgotten: "Forgetting") -> Iterator[str]:
     """Yield lines about the forgotten records that Kafka still has."""
-    for partition, offsets in kept.requests.items():
+    for partition, offsets in forgotten.kept.items():
         more = f" and {len(offsets) - _SHOWN} more" if len(offsets) > _SHOWN else ""
         places = ", ".join(map(str, offsets[:_SHOWN]))
         yield f"Kafka still has the requests in partition {partition} at offsets {places}{more}"
-    for topic, settings in kept.topics.items():
+    for topic, settings in forgotten.topics.items():
         name = printable(topic.encode())
         if settings is None:
             yield f"callbacks: topic {name} is gone"

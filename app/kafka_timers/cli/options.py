@@ -16,12 +16,10 @@ from kafka_timers.cli.running import argument_bytes
 from kafka_timers.clock import HostClock
 from kafka_timers.core.durations import delay_ms_of
 from kafka_timers.core.moments import moment_after, moment_at, second_of, when_of
-from kafka_timers.operate.acls import PROCESSES
 from kafka_timers.settings import WorkerSettings, bounds_of, objection
 
 __all__ = [
     "Delay",
-    "Principal",
     "Seconds",
     "When",
     "Where",
@@ -116,23 +114,6 @@ class _HeaderPair(click.ParamType):
         if not name or not equals:
             self.fail(f"{value!r} is not name=value", param, ctx)
         return name, argument_bytes(text)
-
-
-class Principal(click.ParamType):
-    """A process of the service and its Kafka principal, as worker=User:timers."""
-
-    name = "process=principal"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
-        """Return the process and its principal."""
-        process, _, principal = value.partition("=")
-        if process not in PROCESSES or not principal:
-            self.fail(
-                f"{value!r}: give one of {', '.join(PROCESSES)}, = and its Kafka user, as worker=User:timers",
-                param,
-                ctx,
-            )
-        return process, principal
 
 
 # --- options ---------------------------------------------------------------------------------------------------------

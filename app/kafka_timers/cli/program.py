@@ -25,7 +25,7 @@ from kafka_timers.cli.lake import lake
 from kafka_timers.cli.lake_audit import LAKE_AUDIT
 from kafka_timers.cli.lake_jobs import LAKE_JOBS
 from kafka_timers.cli.listing import PENDING
-from kafka_timers.cli.options import Principal, Seconds, json_option, on_instance, on_kafka, options_of
+from kafka_timers.cli.options import Seconds, json_option, on_instance, on_kafka, options_of
 from kafka_timers.cli.recurrence import schedule
 from kafka_timers.cli.rejects import REJECTED
 from kafka_timers.cli.render import (
@@ -385,9 +385,10 @@ def capacity(as_json: bool, **given: Any) -> None:
 @click.option(
     "--principal",
     "principals",
-    type=Principal(),
+    type=(click.Choice(list(PROCESSES)), str),
     multiple=True,
-    help="Kafka user of a process, as worker=User:timers; repeatable  [default: User:worker and so on]",
+    metavar="PROCESS PRINCIPAL",
+    help="Kafka user of a process, as worker User:timers; repeatable  [default: User:worker and so on]",
 )
 @json_option
 def acls(bootstrap: str, principals: Sequence[tuple[str, str]], as_json: bool, **given: str) -> None:

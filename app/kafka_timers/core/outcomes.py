@@ -101,6 +101,7 @@ class _Asking(NamedTuple):
     value: bytes | None
     offset: int
     timestamp: int
+    headers: Sequence[tuple[str, bytes | None]] = ()
 
 
 def _reason_in(verdict: Verdict) -> str:

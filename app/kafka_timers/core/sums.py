@@ -24,7 +24,7 @@ from typing import NamedTuple
 from xxhash import xxh64_intdigest
 
 from kafka_timers.core.contents import DIGESTS
-from kafka_timers.core.wire import ReadRecord, Sealed
+from kafka_timers.core.wire import Record, Sealed
 
 SEED = 42
 _NO_KEY, _NO_VALUE = 1 << 32, 1 << 33
@@ -86,7 +86,7 @@ class ReadSums:
             field.count, field.digest = own
 
     def read_on(
-        self, number: int, records: Sequence[ReadRecord], to: int, far: Collection[int], cancels: Collection[int]
+        self, number: int, records: Sequence[Record], to: int, far: Collection[int], cancels: Collection[int]
     ) -> "ReadSums":
         """
         Return these sums with those *records* added that they do not include yet.
@@ -114,7 +114,7 @@ def fired_digest_of(number: int, offsets: Iterable[int]) -> int:
     return sum(map(xxh64_intdigest, map(_number, offsets), repeat(_seed_of(number)))) % DIGESTS
 
 
-def sum_of(number: int, records: Sequence[ReadRecord]) -> Sum:
+def sum_of(number: int, records: Sequence[Record]) -> Sum:
     """Return the sum of *records* of partition *number*."""
     if not records:
         return NOTHING
@@ -128,7 +128,7 @@ def sum_of(number: int, records: Sequence[ReadRecord]) -> Sum:
     return Sum(len(records), sum(map(xxh64_intdigest, values, map(xxh64_intdigest, keys, hashes))) % DIGESTS)
 
 
-def hash_of_record(number: int, record: ReadRecord) -> int:
+def hash_of_record(number: int, record: Record) -> int:
     """Return the hash of a *record* of partition *number*, at least 0 and below `DIGESTS`."""
     key, value = record.key, record.value
     lacks = (_NO_KEY if key is None else 0) + (_NO_VALUE if value is None else 0)

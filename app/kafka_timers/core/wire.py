@@ -41,7 +41,7 @@ FORMAT = 1
 
 
 class Record(Protocol):
-    """The parts that are used of a record from `timer-request`."""
+    """A record as it was read from a log: here, from `timer-request`."""
 
     @property
     def key(self) -> bytes | None:
@@ -58,10 +58,6 @@ class Record(Protocol):
     @property
     def timestamp(self) -> int:
         """UNIX milliseconds of its append."""
-
-
-class ReadRecord(Record, Protocol):
-    """A record as it was read from a log."""
 
     @property
     def headers(self) -> Sequence[tuple[str, bytes | None]]:

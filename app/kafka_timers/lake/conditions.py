@@ -117,6 +117,8 @@ def _ignored_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBat
 class _Asked:
     """A record as `outcomes_of` takes it, made from its row. Fields without a part in the rules are left out."""
 
+    headers: Sequence[tuple[str, bytes | None]] = ()
+
     def __init__(self, timer_id: str, row: Mapping[str, Any]) -> None:
         self.offset: int = row["offset"]
         self.timestamp: int = row["appended_ms"]

@@ -12,7 +12,7 @@ import logging
 from collections import defaultdict
 from datetime import UTC, datetime
 from operator import itemgetter
-from typing import NamedTuple, Self
+from typing import Self
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -42,19 +42,6 @@ _RETENTION = ("retention.ms", "cleanup.policy")
 log = logging.getLogger(__name__)
 
 
-class Kept(NamedTuple):
-    """
-    The traces that Kafka still has.
-
-    Attributes:
-        requests: offsets of the records that are still on `timer-request`, by partition.
-        topics: retention.ms and cleanup.policy of the callback topics; None for a topic that is gone.
-    """
-
-    requests: dict[int, list[int]]
-    topics: dict[str, tuple[str, str] | None]
-
-
 class Forgetting:
     """
     The records of one person, as they are in the lake when this is entered.
@@ -64,7 +51,8 @@ class Forgetting:
         timers: number of requests among them.
         first: time at which the first of these is due, as text; None if there are none.
         last: time at which the last of them is due.
-        kept: traces that Kafka still has of them.
+        kept: offsets of those that are still on `timer-request`, by partition.
+        topics: retention.ms and cleanup.policy of their callback topics; None for a topic that is gone.
     """
 
     def __init__(
@@ -103,7 +91,7 @@ class Forgetting:
                 f"{waits} of these timers wait, as far as has been landed, and could not fire without their payload: "
                 f'cancel them first, as with kafka-timers lake cancel --where "{self._is_about}", land, and ask again'
             )
-        self.kept = asyncio.run(self._kept())
+        self.kept, self.topics = asyncio.run(self._kept())
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -162,7 +150,7 @@ class Forgetting:
             self._spark.conf.set(_CHECK, checked or "true")
             self._spark.catalog.dropTempView(_VIEW)
 
-    async def _kept(self) -> Kept:
+    async def _kept(self) -> tuple[dict[int, list[int]], dict[str, tuple[str, str] | None]]:
         kafka, name = self._settings.kafka, Topics.of(self._settings.topic_prefix).requests
         places = [tuple(row) for row in self._meant.select(*RECORD_KEY).collect()]
         asked = self._meant.where(F.col("topic").isNotNull()).select("topic").distinct()
@@ -176,7 +164,7 @@ class Forgetting:
         async with answering(kafka), Cluster.open(kafka) as cluster:
             settings = await topic_settings(cluster, callback_topics, *_RETENTION)
         found = {topic: itemgetter(*_RETENTION)(of_topic) for topic, of_topic in settings.items()}
-        return Kept(dict(requests), {topic: found.get(topic) for topic in callback_topics})
+        return dict(requests), {topic: found.get(topic) for topic in callback_topics}
 
 
 def _about(requests: DataFrame, key: str | None, timer_id: str | None) -> DataFrame:

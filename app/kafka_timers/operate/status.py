@@ -29,7 +29,7 @@ from kafka_timers.clock import Clock
 from kafka_timers.core.callbacks import topics_in
 from kafka_timers.core.wire import (
     OSCILLATOR_HEADER,
-    ReadRecord,
+    Record,
     Sealed,
     Topics,
     last_second_of,
@@ -107,7 +107,7 @@ class _Reading:
         name = dict(tick.headers).get(OSCILLATOR_HEADER) or b""
         return _Seen(seals, self._age_s(tick), name.decode(errors="replace") or None, blocked_s, unread_s)
 
-    async def _tick(self, number: int) -> ReadRecord | None:
+    async def _tick(self, number: int) -> Record | None:
         bounds = LogBounds(self._cluster, self._topics.oscillator, _LIMIT_S, is_committed=False)
         last = await bounds.end(number) - 1
         return await self._record(self._topics.oscillator, number, last) if last >= 0 else None
@@ -130,10 +130,10 @@ class _Reading:
         record = await self._record(topic, number, seal.fence, is_committed=True)
         return self._age_s(record) if record and record.timestamp < last_second_of(seal) * 1000 else 0.0
 
-    def _age_s(self, record: ReadRecord) -> float:
+    def _age_s(self, record: Record) -> float:
         return max(self._clock.wall_s() - record.timestamp / 1000, 0.0)
 
-    async def _record(self, topic: str, number: int, offset: int, *, is_committed: bool = False) -> ReadRecord | None:
+    async def _record(self, topic: str, number: int, offset: int, *, is_committed: bool = False) -> Record | None:
         """Return the first record from *offset* on, where the log goes on; None if only markers follow."""
         log = TopicLog(self._cluster, topic, _LIMIT_S, is_committed=is_committed)
         return next((await log.page(number, offset)).records, None)
@@ -262,7 +262,7 @@ def _leaderless(
     ]
 
 
-def _refusal(record: ReadRecord) -> tuple[str, str]:
+def _refusal(record: Record) -> tuple[str, str]:
     """Return the reason for a refusal and the place of the refused record, from the record on `timer-rejected`."""
     rejection = {name: content.decode(errors="replace") for name, content in rejection_in(record.headers).items()}
     topic, partition, offset = (rejection.get(name, "?") for name in ("topic", "partition", "offset"))

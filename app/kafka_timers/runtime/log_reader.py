@@ -15,7 +15,7 @@ from typing import Protocol
 from aiokafka.errors import KafkaError, StaleMetadata
 
 from kafka_timers.broker.fetching import Fetched, Fetcher
-from kafka_timers.core.wire import ReadRecord
+from kafka_timers.core.wire import Record
 from kafka_timers.runtime.priority import PriorityGate
 from kafka_timers.runtime.tasks import cancel
 
@@ -26,8 +26,8 @@ _RECORDS_MAX = 2_000
 # A fetch and a write cost the same for one record as for a thousand. If many records arrive and nothing waits for them,
 # wait a moment for more.
 _MANY, _LINGER_S = 100, 0.02
-# How long the broker waits for a first record. A change of the fetched partitions waits as long for the fetch before, and
-# changes come one after the other. A fetch of 64 partitions is a millisecond of work, so later on fewer are made.
+# How long the broker waits for a first record. A change of the fetched partitions waits as long for the fetch before,
+# and changes come one after the other. A fetch of 64 partitions is a millisecond of work, so later on fewer are made.
 _WAIT_MS, _WAIT_LONG_MS = 100, 500
 _EARLY_FETCHES = 10
 _RETRY_S = 0.1
@@ -54,7 +54,7 @@ class _Feed(Protocol):
 
     async def ready(self) -> None: ...
 
-    def ingest(self, records: Sequence[ReadRecord], position: int) -> None: ...
+    def ingest(self, records: Sequence[Record], position: int) -> None: ...
 
     def blocked(self, stable: int, end: int) -> None: ...
 

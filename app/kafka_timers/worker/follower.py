@@ -20,7 +20,7 @@ from kafka_timers.core.accepting import Accepted, accept
 from kafka_timers.core.changes import Changes
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.reconcile import reconcile, unreconciled
-from kafka_timers.core.wire import ReadRecord, Sealed
+from kafka_timers.core.wire import Record, Sealed
 from kafka_timers.runtime.metrics import WorkerMetrics
 from kafka_timers.runtime.targets import TopicLookup
 from kafka_timers.worker.faults import Fault, FaultError, RequestLogError, StoreBehindError
@@ -77,7 +77,7 @@ class Follower:
         self._fault: Fault | None = None
         self._news = asyncio.Event()
         # Records that can be decided only after the open scan is sealed, each with the position after them.
-        self._held: deque[tuple[Sequence[ReadRecord], int]] = deque()
+        self._held: deque[tuple[Sequence[Record], int]] = deque()
         # The offset at which an open transaction blocks reading, and the time since when.
         self._stable = 0
         self._blocked_since_s: float | None = None
@@ -184,7 +184,7 @@ class Follower:
                 raise StoreBehindError(f"the disk of {self._store.folder} has taken nothing for {_BEHIND_MAX_S:.0f} s")
             await asyncio.sleep(_BEHIND_S)
 
-    def ingest(self, records: Sequence[ReadRecord], position: int) -> None:
+    def ingest(self, records: Sequence[Record], position: int) -> None:
         """
         Store *records*. Afterwards the log has been read up to *position*.
 
