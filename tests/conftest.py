@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import class_archive
 import pytest
 from brokers import StartKafka
 
@@ -122,7 +123,7 @@ def clean_environment() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def needs_java() -> None:
+async def needs_java() -> None:
     """Skip without Java; on CI, fail."""
     try:
         java.find()
@@ -130,6 +131,7 @@ def needs_java() -> None:
         if os.environ.get("CI") == "true":
             pytest.fail(str(error))
         pytest.skip(str(error))
+    await class_archive.use()
 
 
 @pytest.fixture(scope="session")
