@@ -14,6 +14,9 @@ INSTALLED := $(VENV)/installed
 TOOLS := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/kafka-timers/bin
 HELM_VERSION := v4.3.1
 
+# Containers and CI often set it. The tests start thousands of Pythons, and each would compile all modules anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help run check pythons mutants test test-wheel test-deploy docs lint proto proto-released bench bench-questions bench-lake bench-schedules soak rolling chaos chaos-lake faults java

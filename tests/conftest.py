@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import class_archive
 import pytest
 from brokers import StartKafka
 
@@ -122,7 +123,7 @@ def clean_environment() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def needs_java() -> None:
+def has_java() -> None:
     """Skip without Java; on CI, fail."""
     try:
         java.find()
@@ -130,6 +131,12 @@ def needs_java() -> None:
         if os.environ.get("CI") == "true":
             pytest.fail(str(error))
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+async def needs_java(has_java: None) -> None:
+    """The same, for a test that starts a broker: it starts quickly."""
+    await class_archive.use()
 
 
 @pytest.fixture(scope="session")
@@ -164,7 +171,7 @@ def address(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def spark(needs_java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
+def spark(has_java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
     """The Spark session that all tests share."""
     # Takes seconds, and `make check` needs none.
     from kafka_timers.lake.session import open_session

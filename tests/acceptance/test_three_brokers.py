@@ -103,22 +103,6 @@ async def test_a_broker_that_clients_do_not_reach_stays_in_the_cluster(cluster: 
     writer.close()
 
 
-async def test_records_are_taken_while_a_broker_is_killed_and_it_catches_up(
-    cluster: PartableCluster, prefix: str
-) -> None:
-    """Two of three are enough to write."""
-    topic = prefix + "x"
-    await make_topic(cluster.bootstrap, topic, 3, replicas=3)
-    for number in range(3):
-        await write(cluster.bootstrap, topic, number)
-    await cluster.nodes[1].kill()
-    await until_replaced(cluster, 1, topic)
-    for number in range(3):
-        await write(address(cluster, 2), topic, number)
-    await cluster.nodes[1].start()
-    await until_in_sync(cluster)
-
-
 # --- a producer on them -----------------------------------------------------------------------------------------------
 
 

@@ -1,4 +1,7 @@
-"""The pages that teach run as they stand: their programs and commands, in their order, with the output of the page."""
+"""
+The README's first screen and the pages that teach run as they stand: their programs and commands, in their order, with
+the output of the page.
+"""
 
 import asyncio
 import re
@@ -13,8 +16,11 @@ from patience import LIMIT_S
 from programs import running
 from service import Service
 
+from kafka_timers.dev.dev_settings import DevSettings
+from kafka_timers.dev.instance import CALLBACK_TOPIC
 from kafka_timers.settings import WorkerSettings, env_name
 
+README = (Path(__file__).parents[2] / "README.md").read_text()
 DOCS = Path(__file__).parents[2] / "docs"
 # The fixtures stand for these lines.
 _ENVIRONMENT = ("make run", "source .venv/bin/activate", "export KAFKA_TIMERS_BOOTSTRAP=kafka:9092")
@@ -84,6 +90,59 @@ def like(shown: str) -> Sequence[str]:
     """Return patterns for the lines of a block, whose milliseconds and seconds may be others."""
     escaped = (re.escape(line).replace(r"\ ", " ") for line in shown.splitlines())
     return [re.sub(r"(?<= )\d+(?= ms| *$)", r"\\d+", line) for line in escaped]
+
+
+# --- the README -------------------------------------------------------------------------------------------------------
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+
+
+def shown(line: str) -> list[str]:
+    """Return the words behind the program's name in *line*, which the README shows."""
+    assert line in [shown for block in blocks("console") for shown in block.splitlines()]
+    return shlex.split(line)[1:]
+
+
+async def test_the_code_and_the_commands_of_the_readme_show_a_callback_in_its_second(
+    plain_service: Service, tmp_path: Path
+) -> None:
+    """On a service as `make run` starts it; only its address differs. The first test here: others leave a schedule."""
+    assert (plain_service.callbacks, plain_service.partitions) == (CALLBACK_TOPIC, DevSettings.partitions)
+    # The workers of a test are in a group of its own.
+    env = {env_name("bootstrap"): plain_service.bootstrap, env_name("group"): "workers", "PYTHONUNBUFFERED": "1"}
+
+    def start(*command: str) -> AbstractAsyncContextManager[Process]:
+        return running(sys.executable, *command, cwd=tmp_path, COLUMNS="80", PYTHONPATH=_python_path(), **env)
+
+    async def output(process: Process) -> str:
+        said, _ = await asyncio.wait_for(process.communicate(), LIMIT_S)
+        assert process.returncode == 0, said.decode()
+        return said.decode()
+
+    [code] = blocks("python")
+    assert WorkerSettings.bootstrap in code
+    async with start("-c", code.replace(WorkerSettings.bootstrap, plain_service.bootstrap)) as asked:
+        told = await output(asked)
+    second, callback = re.fullmatch(r"fires at second (\d+)\n(.*)\n", told).groups()
+    assert callback.startswith("b'order-7' b'pay now' (")
+    assert f"('timer-expiry', b'{second}')" in callback
+
+    program = ("-m", "kafka_timers")
+    async with start(*program, *shown("kafka-timers watch callbacks"), "--count", "1") as watching:
+        await lines(watching, "watching callbacks.*")
+        send = shown('kafka-timers send --in 3s --topic callbacks --key order-7 --value "pay now"')
+        async with start(*program, *send) as sending:
+            assert "fires at" in await output(sending)
+        moment, late = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{3})?", r"(\d+ ms|\d+\.\d s) late"
+        line = rf"{moment} +{late} order-7 +pay now +\n +timer-request=\d+:\d+\n"
+        assert re.fullmatch(line, await output(watching))
+    async with start(*program, *shown("kafka-timers status")) as asking:
+        assert "sealed up to" in await output(asking)
+
+
+# --- the pages --------------------------------------------------------------------------------------------------------
 
 
 async def test_the_first_timer_fires_and_the_next_one_is_cancelled(plain_service: Service, tmp_path: Path) -> None:

@@ -36,6 +36,9 @@ PORTS, INNER_PORTS = range(20_000, 30_000), range(30_000, 32_000)
 # The programs that these are meant for may not listen yet.
 _returned: deque[int] = deque(maxlen=100)
 
+# Without the optimizing compiler, Kafka starts in half the time, and a broker this small does not need it.
+JAVA_OPTIONS = ["-XX:TieredStopAtLevel=1", "-Xmx512m"]
+
 _START_LIMIT_S = 300.0
 _STOP_LIMIT_S = 20.0
 
@@ -149,10 +152,8 @@ class EmbeddedKafka:
         self.folder.mkdir(parents=True, exist_ok=True)
         logging = self.folder / "log4j2.properties"
         logging.write_text(_LOGGING)
-        # Without the optimizing compiler, Kafka starts in half the time, and a broker this small does not need it.
-        tuning = ["-XX:TieredStopAtLevel=1", "-Xmx512m"]
-        tuning += self._member.java if self._member else ()
-        command = [str(program), *tuning, f"-Dlog4j2.configurationFile={logging}", "-cp", classpath]
+        options = [*JAVA_OPTIONS, *(self._member.java if self._member else ())]
+        command = [str(program), *options, f"-Dlog4j2.configurationFile={logging}", "-cp", classpath]
         environment = os.environ | self.environment
         if not self._data.exists():
             await self._format(command, environment)
