@@ -25,18 +25,23 @@ from kafka_timers.lake.replay import replayed, with_fewer_ticks, with_horizon
 from kafka_timers.lake.report import document, page_of, printed, printed_forecast, printed_rows
 from kafka_timers.lake.schema import AUDIT_FINDINGS, AUDIT_SECONDS, POSITIONS, REQUESTS, SEALS
 from kafka_timers.lake.service import Service
-from kafka_timers.lake.tables import append, read, root_of
+from kafka_timers.lake.tables import append, constant, read, root_of
 from kafka_timers.settings import LakeSettings
 
 DAY = "1970-01-01"
 
 
 def asked(
-    offset: int, appended_s: int, second: int | None, timer_id: str | None = None, condition: str | None = None
+    partition: int,
+    offset: int,
+    appended_s: int,
+    second: int | None,
+    timer_id: str | None = None,
+    condition: str | None = None,
 ) -> Row:
     is_cancel = second is None
     known = dict.fromkeys(REQUESTS.columns.names) | {
-        "partition": 0,
+        "partition": partition,
         "offset": offset,
         "appended_ms": appended_s * 1000,
         "kind": "cancel" if is_cancel else "request",
@@ -51,15 +56,16 @@ def asked(
     return Row(**known)
 
 
-def sealed(first: int, last: int, fence: int, fired: list[int], **wrong: object) -> Row:
+def sealed(partition: int, first: int, last: int, fence: int, fired: list[int]) -> Row:
     known = dict.fromkeys(SEAL_COLUMNS.names, 0) | {
+        "partition": partition,
         "offset": last,
         "appended_ms": last * 1000 + 100,
         "first": first,
         "last": last,
         "due": len(fired),
         "fired": len(fired),
-        "digest": signed(fired_digest_of(0, fired)),
+        "digest": signed(fired_digest_of(partition, fired)),
         "fence": fence,
         "through": None,
         **dict.fromkeys(("read_from", "previous", "value")),
@@ -68,11 +74,11 @@ def sealed(first: int, last: int, fence: int, fired: list[int], **wrong: object)
         "worker": "w",
         "day": DAY,
     }
-    return with_value(Row(**(known | wrong)))
+    return with_value(Row(**known))
 
 
 def chained(seals: list[Row]) -> list[Row]:
-    """Return *seals*, each with the hash of the one before it."""
+    """Return *seals* of a partition, each with the hash of the one before it."""
     made: list[Row] = []
     for seal in seals:
         previous = sha256(made[-1]["value"]).digest() if made else None
@@ -80,27 +86,43 @@ def chained(seals: list[Row]) -> list[Row]:
     return made
 
 
-def lake(spark: SparkSession, folder: Path, seals: list[Row]) -> LakeSettings:
-    settings = LakeSettings(lake=str(folder))
-    root = root_of(settings)
-    requests = [
-        asked(0, 90, 95),  # done before the time range
-        asked(1, 90, 101),
-        asked(2, 91, 102, "a"),
-        asked(3, 92, 102, "b"),
-        asked(4, 93, None, "b"),
-        asked(5, 103, 101),  # late
-        asked(6, 103, 500, "c"),
-        asked(7, 103, 500),
-    ]
-    append(spark.createDataFrame(requests, REQUESTS.columns), root, REQUESTS)
-    append(spark.createDataFrame(chained(seals), SEAL_COLUMNS), root, SEALS)
-    at = spark.createDataFrame([("timer-request", 0, 8, 1, None)], POSITIONS.columns)
-    append(at, root, POSITIONS)
-    return settings
-
-
-SEALED = [sealed(1, 99, 1, [0]), sealed(100, 101, 5, [1]), sealed(102, 102, 5, [2]), sealed(103, 105, 8, [5])]
+ASKED = [
+    asked(0, 0, 90, 95),  # done before the time range
+    asked(0, 1, 90, 101),
+    asked(0, 2, 91, 102, "a"),
+    asked(0, 3, 92, 102, "b"),
+    asked(0, 4, 93, None, "b"),
+    asked(0, 5, 103, 101),  # late
+    asked(0, 6, 103, 500, "c"),
+    asked(0, 7, 103, 500),
+    asked(0, 8, 104, 107, "d"),
+    asked(0, 9, 104, None, "d"),
+    asked(0, 10, 104, 107),
+    asked(1, 0, 90, 95),
+    asked(1, 1, 90, 101),
+    asked(1, 2, 91, 103, "a"),
+    asked(1, 6, 102, 104, "a", "IF_ABSENT"),  # ignored: #2 waits
+    asked(1, 7, 102, 105, "a", "IF_PENDING"),  # moves #2
+    asked(1, 8, 102, None, "b", "IF_PENDING"),  # ignored: there is nothing to cancel
+    asked(1, 9, 102, 105),
+]
+RIGHT = [
+    sealed(0, 1, 99, 1, [0]),
+    sealed(0, 100, 101, 5, [1]),
+    sealed(0, 102, 102, 5, [2]),
+    sealed(0, 103, 105, 8, [5]),
+]
+CONDITIONS = [
+    *(
+        sealed(1, 1, 99, 1, [0]),
+        sealed(1, 100, 101, 5, [1]),
+        sealed(1, 102, 102, 6, []),
+        sealed(1, 103, 105, 10, [7, 9]),
+    ),
+    sealed(1, 106, 107, 10, []),
+]
+WRONG = sealed(0, 106, 107, 11, [8, 10])
+SEALED = {0: (100, 107), 1: (100, 107)}
 
 
 def shown(what: object) -> str:
@@ -110,85 +132,89 @@ def shown(what: object) -> str:
 
 
 @pytest.fixture(scope="module")
-def clean(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> LakeSettings:
-    """A lake in which nothing is wrong; an audit adds rows of its own second."""
-    return lake(spark, tmp_path_factory.mktemp("clean") / "lake", SEALED)
+def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> LakeSettings:
+    """A lake in which one seal is wrong, the last one of partition 0; partition 1 has conditions."""
+    settings = LakeSettings(lake=str(tmp_path_factory.mktemp("lake") / "lake"))
+    root = root_of(settings)
+    append(
+        constant(spark, [[row[name] for name in REQUESTS.columns.names] for row in ASKED], REQUESTS.columns),
+        root,
+        REQUESTS,
+    )
+    seals = [*chained([*RIGHT, WRONG]), *chained(CONDITIONS)]
+    append(spark.createDataFrame(seals, SEAL_COLUMNS), root, SEALS)
+    positions = [("timer-request", 0, 11, 1, None), ("timer-request", 1, 10, 1, None)]
+    append(constant(spark, positions, POSITIONS.columns), root, POSITIONS)
+    return settings
 
 
 @pytest.fixture(scope="module")
-def told(spark: SparkSession, clean: LakeSettings) -> Audit:
-    """The audit of the clean lake: it takes half a minute of computing, so one is enough."""
-    return audit(spark, clean, 1_007, first=100, last=105)
+def told(spark: SparkSession, lake: LakeSettings) -> Audit:
+    """The audit of the lake: it takes half a minute of computing, so one is enough."""
+    return audit(spark, lake, 1_007, first=100, last=107)
 
 
-def test_a_clean_lake_is_judged_replayed_and_told_ahead(
-    spark: SparkSession, clean: LakeSettings, told: Audit, tmp_path: Path
+@pytest.fixture(scope="module")
+def right(told: Audit) -> Audit:
+    """The same audit without what it has found."""
+    return replace(told, kinds={}, findings=[], found=[])
+
+
+def test_an_audit_tells_what_was_to_fire_and_which_seal_is_wrong(
+    spark: SparkSession, lake: LakeSettings, told: Audit
 ) -> None:
-    settings = clean
-    assert (told.last, told.seals, told.due, told.fired, told.late, told.kinds) == (105, 3, 3, 3, 1, {})
-    assert "nothing is wrong" in shown(printed(told))
+    assert (told.last, told.seals, told.due, told.fired, told.rejected, told.late) == (107, 8, 7, 7, 0, 1)
+    assert told.kinds == {"seal-count": 1}
+    assert "request 0:8, which should not be in the seal" in told.findings[0].detail
     assert "the seals against a published chain: give --chain" in told.unchecked
+    seconds = read(spark, root_of(lake), AUDIT_SECONDS).where("audited_s = 1007")
+    assert sorted((row.partition, row.last, row.ok) for row in seconds.collect()) == [
+        *((0, 101, True), (0, 102, True), (0, 105, True), (0, 107, False)),
+        *((1, 101, True), (1, 102, True), (1, 105, True), (1, 107, True)),
+    ]
+    assert read(spark, root_of(lake), AUDIT_FINDINGS).count() == 1
+
+
+def test_an_audit_is_shown_as_table_page_and_document(told: Audit, right: Audit) -> None:
     assert_digest_can_be_computed(document(told))
-    seconds = read(spark, root_of(settings), AUDIT_SECONDS).where("audited_s = 1007")
-    assert sorted((row.last, row.ok) for row in seconds.collect()) == [(101, True), (102, True), (105, True)]
-    # Records that are not landed yet are not judged.
-    [row] = replayed(spark, settings, 100, None)
-    assert (row.fired, row.sealed_fired, row.digest, row.same) == (3, 3, row.sealed_digest, True)
-    assert "yes" in shown(printed_rows([row]))
-    assert [tuple(row) for row in with_horizon(spark, settings, 100, None, 10)] == [(0, 3, 2)]
-    [ticks] = with_fewer_ticks(spark, settings, 100, 110, 5)
-    assert (ticks.fired, ticks.most, ticks.late_max_s) == (3, 3, 4.0)
-    ahead = forecast(spark, settings, ahead_s=1_000, by="minute", topic="<b>*", known_rate=4.0)
+    assert "seal-count" in shown(printed(told))
+    page = page_of(told)
+    assert "1 finding<" in page.replace("\n", "")
+    for part in page.split("<svg")[1:]:
+        ElementTree.fromstring("<svg" + part[: part.index("</svg>") + 6])
+    assert "nothing is wrong" in shown(printed(right))
+
+
+def test_a_replay_fires_again_what_was_to_fire(spark: SparkSession, lake: LakeSettings) -> None:
+    # Also where the timers of the conditions were done before the time range.
+    rows = replayed(spark, lake, 104, 105)
+    assert [(row.partition, row.fired, row.sealed_fired, row.same) for row in rows] == [
+        (0, 1, 1, True),
+        (1, 2, 2, True),
+    ]
+    assert all(row.digest == row.sealed_digest for row in rows)
+    assert "yes" in shown(printed_rows(rows))
+    assert [row.same for row in replayed(spark, lake, 106, None)] == [False, True]
+    assert [tuple(row) for row in with_horizon(spark, lake, 100, None, 10)] == [(0, 4, 2), (1, 3, 1)]
+    ticks = with_fewer_ticks(spark, lake, 100, 105, 5)
+    assert [(row.fired, row.most, row.late_max_s) for row in ticks] == [(3, 3, 4.0)] * 2
+
+
+def test_a_forecast_tells_the_timers_ahead(spark: SparkSession, lake: LakeSettings, tmp_path: Path) -> None:
+    ahead = forecast(spark, lake, ahead_s=1_000, by="minute", topic="<b>*", known_rate=4.0)
     assert (ahead.timers, [tuple(row) for row in ahead.steps]) == (2, [(480, 2)])
     assert [tuple(row) for row in ahead.hottest] == [(500, 2)]
     assert "0.50" in shown(printed_forecast(ahead))
     plot(ahead, tmp_path / "ahead.svg")
     assert "Timers ahead" in (tmp_path / "ahead.svg").read_text()
-    assert forecast(spark, settings, ahead_s=1_000, by="day", topic="other").timers == 0
+    assert forecast(spark, lake, ahead_s=1_000, by="day", topic="other").timers == 0
 
 
-def test_ignored_requests_do_not_fire(spark: SparkSession, tmp_path: Path) -> None:
-    settings = LakeSettings(lake=str(tmp_path / "lake"))
-    root = root_of(settings)
-    rows = [
-        asked(0, 90, 95),
-        asked(1, 90, 101),
-        asked(2, 91, 103, "a"),
-        asked(6, 102, 104, "a", "IF_ABSENT"),  # ignored: #2 waits
-        asked(7, 102, 105, "a", "IF_PENDING"),  # moves #2
-        asked(8, 102, None, "b", "IF_PENDING"),  # ignored: there is nothing to cancel
-        asked(9, 102, 105),
-    ]
-    seals = [sealed(1, 99, 1, [0]), sealed(100, 101, 5, [1]), sealed(102, 102, 6, []), sealed(103, 105, 10, [7, 9])]
-    for made, columns, table in ((rows, REQUESTS.columns, REQUESTS), (chained(seals), SEAL_COLUMNS, SEALS)):
-        append(spark.createDataFrame(made, columns), root, table)
-    append(spark.createDataFrame([("timer-request", 0, 10, 1, None)], POSITIONS.columns), root, POSITIONS)
-    told = audit(spark, settings, 1_007, first=100, last=105)
-    assert (told.seals, told.due, told.fired, told.rejected, told.kinds) == (3, 3, 3, 0, {})
-    # Also where the timers of the conditions were done before the time range.
-    [late] = replayed(spark, settings, 104, None)
-    assert (late.fired, late.same) == (2, True)
-    open_views(spark, settings)
-    shown = {view: select(spark, f"select offset from {view} order by 1").collect() for view in ("ignored", "fired")}
-    assert {view: [row[0] for row in rows] for view, rows in shown.items()} == {
-        "ignored": [6, 8],
-        "fired": [0, 1, 7, 9],
-    }
-
-
-def test_a_wrong_seal_is_told_in_table_and_page(spark: SparkSession, tmp_path: Path) -> None:
-    seals = [*SEALED[:2], sealed(102, 102, 5, [2, 3]), SEALED[3]]
-    settings = lake(spark, tmp_path / "lake", seals)
-    told = audit(spark, settings, 1_008, first=100, last=105)
-    assert told.kinds == {"seal-count": 1}
-    assert "request 0:3, which should not be in the seal" in told.findings[0].detail
-    assert "seal-count" in shown(printed(told))
-    assert read(spark, root_of(settings), AUDIT_FINDINGS).count() == 1
-    page = page_of(told)
-    assert "1 finding<" in page.replace("\n", "")
-    for part in page.split("<svg")[1:]:
-        ElementTree.fromstring("<svg" + part[: part.index("</svg>") + 6])
-    assert not replayed(spark, settings, 100, None)[0].same
+@pytest.mark.parametrize(("view", "offsets"), [("ignored", [6, 8]), ("fired", [0, 1, 7, 9])])
+def test_ignored_requests_do_not_fire(spark: SparkSession, lake: LakeSettings, view: str, offsets: list[int]) -> None:
+    open_views(spark, lake)
+    rows = select(spark, f"select offset from {view} where partition = 1 order by 1").collect()
+    assert [row[0] for row in rows] == offsets
 
 
 def test_without_seals_there_is_nothing_to_judge(spark: SparkSession, tmp_path: Path) -> None:
@@ -197,29 +223,32 @@ def test_without_seals_there_is_nothing_to_judge(spark: SparkSession, tmp_path: 
 
 
 def test_unsealed_seconds_are_a_finding_unless_the_landing_is_behind(
-    spark: SparkSession, clean: LakeSettings, told: Audit
+    spark: SparkSession, lake: LakeSettings, right: Audit
 ) -> None:
     # The service stands still for a week.
-    still = coverage_of(spark, clean, 700_000, None, None, Service("cluster", {0: 0}))
+    still = coverage_of(spark, lake, 700_000, None, None, Service("cluster", {0: 0}))
     assert (still.last, still.first) == (699_400, 699_400 - 86_400)
-    [found] = still.findings(spark).collect()
-    assert found["kind"] == "unsealed"
-    assert "is sealed up to 105, timer-sealed has no more of it, and the time range ends at 699400" in found["detail"]
+    found = still.findings(spark).collect()
+    assert [(row["kind"], row["partition"]) for row in found] == [("unsealed", 0), ("unsealed", 1)]
+    words = "is sealed up to 107, timer-sealed has no more of it, and the time range ends at 699400"
+    assert all(words in row["detail"] for row in found)
     # Or there is more of it, and nobody has landed that.
-    behind = coverage_of(spark, clean, 90_001, 100, 200, Service("cluster", {0: 9}))
-    assert (behind.unsealed, behind.sealed) == ([], {0: (100, 105)})
-    assert behind.undecided == ["partition 0 is sealed up to 105 as far as is landed, and the landing is behind"]
-    undecided = replace(told, undecided=behind.undecided)
+    behind = coverage_of(spark, lake, 90_001, 100, 200, Service("cluster", {0: 9, 1: 9}))
+    assert (behind.unsealed, behind.sealed) == ([], SEALED)
+    assert behind.undecided == [
+        f"partition {number} is sealed up to 107 as far as is landed, and the landing is behind" for number in SEALED
+    ]
+    undecided = replace(right, undecided=behind.undecided)
     assert "not all could be judged" in shown(printed(undecided))
     assert "not all could be judged" in page_of(undecided)
     # Or nobody can tell.
-    [words] = coverage_of(spark, clean, 90_002, 100, 200, None).undecided
-    assert words.endswith("no Kafka answers that may have more")
+    unknown = coverage_of(spark, lake, 90_002, 100, 200, None).undecided
+    assert [words.partition("; ")[2] for words in unknown] == ["no Kafka answers that may have more"] * 2
 
 
-def test_timers_due_just_now_need_no_seal(spark: SparkSession, clean: LakeSettings) -> None:
-    now = coverage_of(spark, clean, 130, 100, 1_000, Service("cluster", {0: 0}))
-    assert (now.unsealed, now.undecided, now.last, now.sealed) == ([], [], 130, {0: (100, 105)})
+def test_timers_due_just_now_need_no_seal(spark: SparkSession, lake: LakeSettings) -> None:
+    now = coverage_of(spark, lake, 130, 100, 1_000, Service("cluster", {0: 0}))
+    assert (now.unsealed, now.undecided, now.last, now.sealed) == ([], [], 130, SEALED)
 
 
 def assert_digest_can_be_computed(result: dict[str, Any]) -> None:
@@ -227,4 +256,4 @@ def assert_digest_can_be_computed(result: dict[str, Any]) -> None:
     rest = {name: value for name, value in json.loads(json.dumps(result)).items() if name != "sha256"}
     plain = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     assert result["sha256"] == hashlib.sha256(plain.encode()).hexdigest()
-    assert (rest["partitions"], rest["sealed"], rest["lake"][-5:]) == (1, {"0": [100, 105]}, "/lake")
+    assert (rest["partitions"], rest["sealed"], rest["lake"][-5:]) == (2, {"0": [100, 107], "1": [100, 107]}, "/lake")

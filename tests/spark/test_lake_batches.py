@@ -1,7 +1,7 @@
 """The records of callback topics against the batches that seals name, by SHA-256."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import pytest
@@ -32,9 +32,9 @@ class Came(NamedTuple):
     value: bytes | None = b"v"
     more: Sequence[tuple[str, bytes | None]] = ()
 
-    @property
-    def headers(self) -> list[tuple[str, bytes | None]]:
-        return [*self.more, (REQUEST_HEADER, b"0:%d" % self.request)]
+    def headers_in(self, number: int) -> list[tuple[str, bytes | None]]:
+        """Return the headers of the callback for a request of partition *number*."""
+        return [*self.more, (REQUEST_HEADER, b"%d:%d" % (number, self.request))]
 
 
 # Second 10 has two slices, and second 11 one. The last record of topic t is a tombstone.
@@ -49,8 +49,8 @@ SENT = (
 ALL = [record for slice_ in SENT for batch in slice_ for record in batch]
 
 
-def seals() -> list[Row]:
-    """Return the seals of `SENT`, each with its batches as docs/wire.md says."""
+def seals(number: int) -> list[Row]:
+    """Return the seals of `SENT` in partition *number*, each with its batches as docs/wire.md says."""
     rows = []
     for at, slice_ in enumerate(SENT):
         told = Sealed()
@@ -63,7 +63,9 @@ def seals() -> list[Row]:
                     topic=topic,
                     partitions=[batch[0].partition for batch in batches],
                     records=[len(batch) for batch in batches],
-                    sha256=digest_of_batches([(r.key, r.value, r.headers) for r in batch] for batch in batches),
+                    sha256=digest_of_batches(
+                        [(r.key, r.value, r.headers_in(number)) for r in batch] for batch in batches
+                    ),
                 )
             )
         fired = {record.request for batch in slice_ for record in batch}
@@ -77,31 +79,10 @@ def seals() -> list[Row]:
                 value=told.SerializeToString(),
                 offset=at,
                 first=(10, 10, 11)[at],
+                partition=number,
             )
         )
     return rows
-
-
-def found(
-    spark: SparkSession, came: Iterable[Came], told: Sequence[Row] | None = None, topics: Sequence[str] = "tu"
-) -> list:
-    """Return second and detail of each finding."""
-    records = spark.createDataFrame(
-        [(r.topic, r.partition, r.offset, None, 0, r.key, r.value, r.headers) for r in came], RECORDS
-    )
-    sealed = of(spark, seals() if told is None else told, SEAL_COLUMNS)
-    requests = [request(offset, 1, 11 if offset == 8 else 10, topic="t") for offset in range(1, 9)]
-    outcomes = outcomes_of(of(spark, requests, REQUESTS.columns), intervals_of(sealed), of(spark, [], REJECTED))
-    findings = batch_findings(sent_with(sealed), outcomes, records, totals(sealed), topics)
-    rows = findings.collect()
-    assert {(row.kind, row.partition, row.offset) for row in rows} <= {("batches", 0, None)}
-    return sorted((row.second, row.detail) for row in rows)
-
-
-def test_the_records_that_were_sent_are_found_to_be_there(spark: SparkSession) -> None:
-    # Records that name no request of these seals belong to others.
-    others = [Came("t", 0, 3, 99), Came("t", 1, 2, 98, value=b"x")]
-    assert found(spark, [*ALL, *others]) == []
 
 
 CHANGED = {
@@ -127,27 +108,78 @@ CHANGED = {
 }
 
 
+OTHER = [record._replace(value=b"w") for record in ALL]
+# Records that name no request of these seals belong to others.
+UNNAMED = [*ALL, Came("t", 0, 3, 99), Came("t", 1, 2, 98, value=b"x")]
+IMPOSSIBLE = Sealed(sent=[Sent(topic="t", partitions=[1], records=[1, -1], sha256=b"x"), Sent(topic="u", records=[2])])
+Told = Callable[[Row, Row, Row], Sequence[Row]]
+
+
+def with_bytes(row: Row, value: bytes) -> Row:
+    return Row(**(row.asDict() | {"value": value}))
+
+
+HISTORIES: Mapping[str, tuple[Sequence[Came], Told]] = {
+    **{name: (came, lambda *told: told) for name, (came, _) in CHANGED.items()},
+    "nothing": (UNNAMED, lambda *told: told),
+    "a list that cannot be": (ALL, lambda *told: [*told[:2], with_bytes(told[2], IMPOSSIBLE.SerializeToString())]),
+    "a seal without batches": (OTHER, lambda one, two, three: [one, with_bytes(two, b""), three]),
+    "a seal that is none": (OTHER, lambda one, two, three: [one, with_bytes(two, b"nonsense"), three]),
+    "a scan that is still open": (OTHER, lambda one, *_: [one]),
+    "any change": (OTHER, lambda *told: told),
+}
+Found = Mapping[str, list[tuple[int, str]]]
+
+
+def found_in(spark: SparkSession, topics: str) -> Found:
+    """Return second and detail of each finding in *topics* by history; each history has a partition of its own."""
+    records, told, requests = [], [], []
+    for number, (came, told_of) in enumerate(HISTORIES.values()):
+        records += [(r.topic, r.partition, r.offset, None, 0, r.key, r.value, r.headers_in(number)) for r in came]
+        told += told_of(*seals(number))
+        requests += [request(at, 1, 11 if at == 8 else 10, partition=number, topic="t") for at in range(1, 9)]
+    sealed = of(spark, told, SEAL_COLUMNS)
+    outcomes = outcomes_of(of(spark, requests, REQUESTS.columns), intervals_of(sealed), of(spark, [], REJECTED))
+    frame = spark.createDataFrame(records, RECORDS)
+    rows = batch_findings(sent_with(sealed), outcomes, frame, totals(sealed), topics).collect()
+    assert {(row.kind, row.offset) for row in rows} <= {("batches", None)}
+    return {
+        name: sorted((row.second, row.detail) for row in rows if row.partition == number)
+        for number, name in enumerate(HISTORIES)
+    }
+
+
+@pytest.fixture(scope="module")
+def found(spark: SparkSession) -> Found:
+    return found_in(spark, "tu")
+
+
+def test_the_records_that_were_sent_are_found_to_be_there(found: Found) -> None:
+    assert found["nothing"] == []
+
+
 @pytest.mark.parametrize("name", CHANGED)
-def test_any_change_is_found_with_its_seal_and_topic(spark: SparkSession, name: str) -> None:
-    came, (second, topic, how) = CHANGED[name]
-    [(found_in, detail)] = found(spark, came)
-    assert (found_in, f"the records in {topic} of this seal" in detail, how in detail) == (second, True, True), detail
+def test_any_change_is_found_with_its_seal_and_topic(found: Found, name: str) -> None:
+    _, (second, topic, how) = CHANGED[name]
+    [(at, detail)] = found[name]
+    assert (at, f"the records in {topic} of this seal" in detail, how in detail) == (second, True, True), detail
 
 
-def test_a_list_of_batches_that_cannot_be_is_a_finding(spark: SparkSession) -> None:
-    first, second, third = seals()
-    told = Sealed(sent=[Sent(topic="t", partitions=[1], records=[1, -1], sha256=b"x"), Sent(topic="u", records=[2])])
-    wrong = Row(**(third.asDict() | {"value": told.SerializeToString()}))
-    assert [second for second, _ in found(spark, ALL, [first, second, wrong])] == [11, 11]
+@pytest.mark.parametrize(
+    ("name", "seconds"),
+    [
+        ("any change", [10, 10, 11]),
+        ("a list that cannot be", [11, 11]),
+        ("a seal without batches", [11]),
+        ("a seal that is none", [11]),
+        ("a scan that is still open", []),
+    ],
+)
+def test_a_list_of_batches_that_cannot_be_is_a_finding_and_a_seal_that_cannot_be_judged_is_left_out(
+    found: Found, name: str, seconds: list[int]
+) -> None:
+    assert [second for second, _ in found[name]] == seconds
 
 
-def test_seals_and_topics_that_cannot_be_judged_are_left_out(spark: SparkSession) -> None:
-    changed = [record._replace(value=b"w") for record in ALL]
-    assert [second for second, _ in found(spark, changed, topics="u")] == [10]
-    first, second, third = seals()
-    unnamed = Row(**(second.asDict() | {"value": Sealed().SerializeToString()}))
-    assert [second for second, _ in found(spark, changed, [first, unnamed, third])] == [11]
-    garbled = Row(**(second.asDict() | {"value": b"nonsense"}))
-    assert [second for second, _ in found(spark, changed, [first, garbled, third])] == [11]
-    # The scan of that second is still open.
-    assert [second for second, _ in found(spark, changed, [first])] == []
+def test_topics_that_cannot_be_judged_are_left_out(spark: SparkSession) -> None:
+    assert [second for second, _ in found_in(spark, "u")["any change"]] == [10]
