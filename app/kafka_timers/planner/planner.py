@@ -18,7 +18,7 @@ from kafka_timers.planner.turns import Turns
 from kafka_timers.runtime.outlet import Outlet
 from kafka_timers.runtime.priority import PriorityGate
 from kafka_timers.runtime.shared_topic import SharedTopic
-from kafka_timers.runtime.tasks import cancel
+from kafka_timers.runtime.tasks import until_one_ends
 from kafka_timers.runtime.ticks import TickReader
 from kafka_timers.settings import PlannerSettings, WorkerSettings
 
@@ -132,14 +132,7 @@ class SchedulePlanner:
                 return _MISSING_RETRY_S
             log.info("plans schedules by the time zones of tzdata %s", TZDATA_VERSION)
             self._ticks = ticks = TickReader(cluster, topics.oscillator, self._on_tick)
-            reading = asyncio.create_task(ticks.run())
-            sharing = asyncio.create_task(self._sharing.run(cluster))
-            try:
-                done, _ = await asyncio.wait([reading, sharing], return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    task.result()
-            finally:
-                await cancel([reading, sharing])
+            await until_one_ends(ticks.run(), self._sharing.run(cluster))
         return _RETRY_S
 
     async def _serve(self, cluster: Cluster, at: TopicPartition) -> None:
