@@ -13,7 +13,7 @@ from kafka_timers.core.routing import hash_of
 from kafka_timers.core.wire import Copy
 from kafka_timers.worker.owner import Owner
 from simulation.assembly import DiskStores
-from simulation.clients import COMPACTED, MOODY
+from simulation.clients import COMPACTED, MOODY, Wish, write
 from simulation.told import told
 
 # Of two partitions it belongs into the first.
@@ -181,6 +181,20 @@ def test_a_request_that_could_not_be_written_at_first_is_not_lost() -> None:
         story.until(8)
         story.finish()
         assert [offset for offset, _ in story.fired()] == [0, 1, 2]
+
+
+def test_a_topic_for_rejects_whose_limit_was_lowered_costs_one_takeover_and_gets_shorter_ones() -> None:
+    with told() as story:
+        worker = story.start("a", 0)
+        story.until(2)
+        rejected = story.kafka.topics[story.kafka.own.rejected]
+        rejected.bytes_max = 1_500
+        write(story.kafka, story.kafka.requests(0), b"9" * 100, b"v" * 5_000, Wish(0, is_refused=True))
+        story.request(4)
+        story.until(8)
+        assert worker.owners[0].problem() is None
+        story.finish()
+        assert [offset for offset, _ in story.fired()] == [1]
 
 
 def test_a_disk_that_is_full_for_a_while_loses_and_repeats_nothing() -> None:

@@ -23,6 +23,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from enum import StrEnum
+from functools import partial
 
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError, for_code
@@ -61,6 +62,7 @@ from kafka_timers.runtime.outlet import Outlet, transactional_id
 from kafka_timers.runtime.priority import PriorityGate
 from kafka_timers.runtime.rejecting import Headers, Refused, fitted
 from kafka_timers.runtime.shared_topic import SharedTopic
+from kafka_timers.runtime.targets import targets_of
 from kafka_timers.runtime.tasks import completed
 
 log = logging.getLogger(__name__)
@@ -182,6 +184,7 @@ class AdapterReader:
         """Fence the previous owner of the partition, and return it ready to read from its committed offset."""
         settings, number = self._settings, at.partition
         timeout_s = settings.transaction_timeout_s
+        await self._outlet.renew(partial(targets_of, cluster))
         if not (topic_id := cluster.topic_id(at.topic)):
             raise TopicsError(f"{self._title}: topic {at.topic} was deleted, or no broker tells its id now")
         ending = Ending(self._ended)

@@ -18,6 +18,7 @@ from kafka_timers.planner.turns import Turns
 from kafka_timers.runtime.outlet import Outlet
 from kafka_timers.runtime.priority import PriorityGate
 from kafka_timers.runtime.shared_topic import SharedTopic
+from kafka_timers.runtime.targets import targets_of
 from kafka_timers.runtime.tasks import until_one_ends
 from kafka_timers.runtime.ticks import TickReader
 from kafka_timers.settings import PlannerSettings, WorkerSettings
@@ -146,19 +147,20 @@ class SchedulePlanner:
             self._ticks.follow([number])
         try:
             while True:
-                partition = PlannedPartition(
-                    cluster,
-                    number,
-                    self._settings,
-                    self._outlet,
-                    lambda: self._seconds.get(number, 0) * 1000 or None,
-                    ticked,
-                    self._turns,
-                    partial(self._on_planned, number),
-                    self._metrics,
-                    self._clock,
-                )
                 try:
+                    await self._outlet.renew(partial(targets_of, cluster))
+                    partition = PlannedPartition(
+                        cluster,
+                        number,
+                        self._settings,
+                        self._outlet,
+                        lambda: self._seconds.get(number, 0) * 1000 or None,
+                        ticked,
+                        self._turns,
+                        partial(self._on_planned, number),
+                        self._metrics,
+                        self._clock,
+                    )
                     await partition.run()
                 except Exception as error:
                     self._troubles[number] = self._failed(f"planning of partition {number} begins anew", error)

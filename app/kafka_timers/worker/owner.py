@@ -268,6 +268,8 @@ class Owner:
         if self.is_full:
             self._trouble = "has room on its disk again, and reads the log"
         began_s = self._ports.clock.elapsed_s()
+        if self._failures:
+            await self._ports.outlet.renew(self._ports.callback_topics.look_up)
         fenced = await self._fence()
         await self._check_log()
         barrier = await fenced.sender.barrier()
