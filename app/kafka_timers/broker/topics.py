@@ -19,7 +19,7 @@ from aiokafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError,
 
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
-from kafka_timers.broker.requests import Metadata, partition_counts_in, settings_of
+from kafka_timers.broker.requests import Metadata, partition_counts_in, replica_counts_in, settings_of
 from kafka_timers.core.wire import Topics
 from kafka_timers.errors import BrokerError, LoginError, TopicsError
 
@@ -38,6 +38,7 @@ _REFUSED = {
 
 # For these settings a larger value is fine too. All others must be equal.
 _RETENTION = "retention.ms"
+_UNCLEAN, _IN_SYNC = "unclean.leader.election.enable", "min.insync.replicas"
 _AT_LEAST = (_RETENTION, "retention.bytes", "min.compaction.lag.ms")
 
 
@@ -238,9 +239,10 @@ async def examine(
         aiokafka.errors.KafkaError: no broker answers, it refuses to describe the topics, or a topic has gone.
     """
     configs = await _configs(cluster, list(existing))
+    replicas = replica_counts_in(await cluster.ask_any(Metadata(list(existing)))) if existing else {}
     kept_ms = int(configs.get(topics.requests, {}).get(_RETENTION, _FOR_EVER))
     retention_s = math.inf if kept_ms == _FOR_EVER else kept_ms / 1000
-    return _Examined(problems(topics, existing, configs, horizon_s, served), retention_s)
+    return _Examined(problems(topics, existing, configs, replicas, horizon_s, served), retention_s)
 
 
 async def counts(kafka: Kafka, prefix: str) -> dict[str, int]:
@@ -271,6 +273,7 @@ def problems(
     topics: Topics,
     existing: Mapping[str, int],
     configs: Mapping[str, Mapping[str, str]],
+    replicas: Mapping[str, int],
     horizon_s: int = 0,
     served: int = 0,
 ) -> list[str]:
@@ -279,6 +282,7 @@ def problems(
 
     Args:
         existing: number of partitions of each existing topic.
+        replicas: number of replicas of each topic that a broker knows.
         served: number of partitions that the service uses; 0 if unknown.
     """
     found = [
@@ -294,7 +298,41 @@ def problems(
             actual = configs[name].get(key, "")
             if not _suffices(key, actual, value):
                 found.append(f"topic {name} has {key}={actual}: set it to {value} with kafka-configs, because {why}")
+        found += _durability_problems(name, configs[name], replicas.get(name, 0))
+    return found + _schedule_problems(topics, existing)
+
+
+def _durability_problems(name: str, config: Mapping[str, str], replicas: int) -> list[str]:
+    found = []
+    # Brokers that are not Kafka may know neither setting.
+    if config.get(_UNCLEAN) == "true":
+        found.append(
+            f"topic {name} has {_UNCLEAN}=true: set it to false with kafka-configs, because a replica that is behind "
+            "may become leader, and records that were acknowledged are lost: see Unclean elections in docs/operate.md"
+        )
+    least = int(config.get(_IN_SYNC, 0))
+    if 1 < replicas <= least:
+        found.append(
+            f"topic {name} has {replicas} replicas and {_IN_SYNC}={least}: nothing can be written while one of their "
+            f"brokers is away. Give it more replicas with kafka-reassign-partitions, or set it to {replicas - 1}"
+        )
+    elif least == 1 and replicas > 2:
+        found.append(
+            f"topic {name} has {replicas} replicas and {_IN_SYNC}=1: a record counts as written when one broker has "
+            "it, and is lost with that. Set it to 2 with kafka-configs"
+        )
     return found
+
+
+def _schedule_problems(topics: Topics, existing: Mapping[str, int]) -> list[str]:
+    schedules = existing.get(topics.schedules, 0)
+    return [
+        f"topic {topics.schedules} has {schedules} partitions and {name} has {existing[name]}: schedules in those "
+        f"behind are never planned. Add partitions to {name} if it may have more; otherwise put these schedules again "
+        f"in a {topics.schedules} with {existing[name]}"
+        for name in (topics.oscillator, topics.planned)
+        if existing.get(name, schedules) < schedules
+    ]
 
 
 def _count_problems(topics: Topics, aligned: Mapping[str, int], served: int) -> list[str]:
