@@ -99,12 +99,8 @@ def partition_counts_in(answer: Any) -> dict[str, int]:
 
 
 def replica_counts_in(answer: Any) -> dict[str, int]:
-    """Return the least number of replicas that a partition of each topic has in an *answer* to `Metadata`."""
-    return {
-        topic: min(len(each[4]) for each in partitions)
-        for _, topic, _, _, partitions, *_ in answer.topics
-        if partitions
-    }
+    """Return the least number of replicas of a partition, by topic, in an *answer* to `Metadata`."""
+    return {topic: min([len(each[4]) for each in found]) for _, topic, _, _, found, *_ in answer.topics if found}
 
 
 def settings_of(topics: Iterable[str], names: Collection[str] | None = None) -> DescribeConfigsRequest:

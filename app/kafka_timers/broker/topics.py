@@ -299,40 +299,27 @@ def problems(
             if not _suffices(key, actual, value):
                 found.append(f"topic {name} has {key}={actual}: set it to {value} with kafka-configs, because {why}")
         found += _durability_problems(name, configs[name], replicas.get(name, 0))
-    return found + _schedule_problems(topics, existing)
-
-
-def _durability_problems(name: str, config: Mapping[str, str], replicas: int) -> list[str]:
-    found = []
-    # Brokers that are not Kafka may know neither setting.
-    if config.get(_UNCLEAN) == "true":
-        found.append(
-            f"topic {name} has {_UNCLEAN}=true: set it to false with kafka-configs, because a replica that is behind "
-            "may become leader, and records that were acknowledged are lost: see Unclean elections in docs/operate.md"
-        )
-    least = int(config.get(_IN_SYNC, 0))
-    if 1 < replicas <= least:
-        found.append(
-            f"topic {name} has {replicas} replicas and {_IN_SYNC}={least}: nothing can be written while one of their "
-            f"brokers is away. Give it more replicas with kafka-reassign-partitions, or set it to {replicas - 1}"
-        )
-    elif least == 1 and replicas > 2:
-        found.append(
-            f"topic {name} has {replicas} replicas and {_IN_SYNC}=1: a record counts as written when one broker has "
-            "it, and is lost with that. Set it to 2 with kafka-configs"
-        )
-    return found
-
-
-def _schedule_problems(topics: Topics, existing: Mapping[str, int]) -> list[str]:
     schedules = existing.get(topics.schedules, 0)
-    return [
+    return found + [
         f"topic {topics.schedules} has {schedules} partitions and {name} has {existing[name]}: schedules in those "
-        f"behind are never planned. Add partitions to {name} if it may have more; otherwise put these schedules again "
-        f"in a {topics.schedules} with {existing[name]}"
+        f"behind are never planned. Add partitions to {name}, or put these schedules again in a topic with fewer"
         for name in (topics.oscillator, topics.planned)
         if existing.get(name, schedules) < schedules
     ]
+
+
+def _durability_problems(name: str, config: Mapping[str, str], replicas: int) -> Iterator[str]:
+    # Brokers that are not Kafka may know neither setting.
+    least = int(config.get(_IN_SYNC, 0))
+    if config.get(_UNCLEAN) == "true":
+        yield f"topic {name} has {_UNCLEAN}=true: set it to false, because it lets acknowledged records be lost"
+    if 1 < replicas <= least:
+        yield (
+            f"topic {name} has {replicas} replicas and {_IN_SYNC}={least}: nothing can be written while one of their "
+            f"brokers is away. Set it to {replicas - 1}, or give it more replicas"
+        )
+    if replicas > 2 and least == 1:
+        yield f"topic {name} has {replicas} replicas and {_IN_SYNC}=1: one lost broker may lose records. Set it to 2"
 
 
 def _count_problems(topics: Topics, aligned: Mapping[str, int], served: int) -> list[str]:

@@ -142,8 +142,7 @@ class Service:
             workers.addresses = await addresses_of(self._settings)
             self._looked_at_s = self.clock.elapsed_s()
         except Exception as error:  # nobody awaits this
-            why = str(error) or repr(error)
-            log.warning("the addresses of the workers cannot be read; the last known ones stay in use: %s", why)
+            log.warning("the addresses of the workers cannot be read; the last known ones stay in use: %r", error)
 
     async def timer(self, timer_id: str, *, with_history: bool) -> Found | Told:
         """

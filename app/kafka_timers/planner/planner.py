@@ -18,7 +18,7 @@ from kafka_timers.planner.turns import Turns
 from kafka_timers.runtime.outlet import Outlet
 from kafka_timers.runtime.priority import PriorityGate
 from kafka_timers.runtime.shared_topic import SharedTopic
-from kafka_timers.runtime.targets import targets_of
+from kafka_timers.runtime.targets import TopicLookup
 from kafka_timers.runtime.tasks import until_one_ends
 from kafka_timers.runtime.ticks import TickReader
 from kafka_timers.settings import PlannerSettings, WorkerSettings
@@ -148,7 +148,7 @@ class SchedulePlanner:
         try:
             while True:
                 try:
-                    await self._outlet.renew(partial(targets_of, cluster))
+                    await self._outlet.renew(TopicLookup(cluster, self._topics, "*", self._clock))
                     partition = PlannedPartition(
                         cluster,
                         number,

@@ -1,12 +1,11 @@
 """Where workers, doors and planners write: the topics for requests and refused records, and their transactional ids."""
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from kafka_timers.core.callbacks import Target
-from kafka_timers.core.refused import Reason
 from kafka_timers.core.wire import instance_name
 from kafka_timers.runtime.filling import BATCH_BYTES
+from kafka_timers.runtime.targets import TopicLookup
 
 
 @dataclass(slots=True)
@@ -27,14 +26,9 @@ class Outlet:
         """Return the size limit of a batch in bytes. A larger batch has a single record."""
         return min(BATCH_BYTES, self.requests_take.batch_bytes_max, self.rejected_takes.batch_bytes_max)
 
-    async def renew(self, look_up: Callable[[Collection[str]], Awaitable[Mapping[str, Target | Reason]]]) -> None:
-        """
-        Look the topic for refused records up again: one that has smaller limits now would refuse for ever.
-
-        Raises:
-            aiokafka.errors.KafkaError: no broker answers.
-        """
-        takes = (await look_up([self.rejected]))[self.rejected]
+    async def renew(self, lookup: TopicLookup) -> None:
+        """Look the topic for refused records up again: one that has smaller limits now would refuse for ever."""
+        takes = (await lookup.look_up([self.rejected]))[self.rejected]
         if isinstance(takes, Target):
             self.rejected_takes = takes
 

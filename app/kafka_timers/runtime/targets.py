@@ -79,8 +79,24 @@ class TopicLookup:
             self._judge(name, verdict, _KEEP_S if isinstance(verdict, Target) else _KEEP_UNKNOWN_S)
 
     async def look_up(self, names: Collection[str]) -> dict[str, Target | Reason]:
-        """Return the broker's answers about *names* as `targets_of` does, regardless of `allowed`."""
-        return await targets_of(self._cluster, names)
+        """
+        Return the broker's answers about *names*, regardless of `allowed`.
+
+        Raises:
+            aiokafka.errors.KafkaError: no broker answers.
+        """
+        settings = await self._settings(names) if names else {}
+        exist = [name for name, found in settings.items() if found is not Reason.TOPIC_UNKNOWN]
+        partitions = await counted(self._cluster, exist) if exist else {}
+        verdicts: dict[str, Target | Reason] = {}
+        for name, found in settings.items():
+            if name not in partitions:
+                verdicts[name] = found if isinstance(found, Reason) else Reason.TOPIC_UNKNOWN
+            elif isinstance(found, Reason):
+                verdicts[name] = Target(partitions[name], _MAX_MESSAGE_BYTES)
+            else:
+                verdicts[name] = Target(partitions[name], *found)
+        return verdicts
 
     def refuse(self, name: str, reason: Reason, words: str) -> None:
         """Note that the broker refused a write to *name*, with its message *words*."""
@@ -113,40 +129,18 @@ class TopicLookup:
         self.verdicts[name] = verdict
         self._until_s[name] = self._clock.elapsed_s() + keep_s
 
-
-async def targets_of(cluster: Cluster, names: Collection[str]) -> dict[str, Target | Reason]:
-    """
-    Return the broker's answers about the topics *names*.
-
-    Raises:
-        aiokafka.errors.KafkaError: no broker answers.
-    """
-    settings = await _settings(cluster, names) if names else {}
-    exist = [name for name, found in settings.items() if found is not Reason.TOPIC_UNKNOWN]
-    partitions = await counted(cluster, exist) if exist else {}
-    verdicts: dict[str, Target | Reason] = {}
-    for name, found in settings.items():
-        if name not in partitions:
-            verdicts[name] = found if isinstance(found, Reason) else Reason.TOPIC_UNKNOWN
-        elif isinstance(found, Reason):
-            verdicts[name] = Target(partitions[name], _MAX_MESSAGE_BYTES)
-        else:
-            verdicts[name] = Target(partitions[name], *found)
-    return verdicts
-
-
-async def _settings(cluster: Cluster, names: Collection[str]) -> dict[str, tuple[int, bool] | Reason]:
-    """
-    Return, by topic, its batch limit in bytes and whether it needs keys, or the reason why it has no settings.
-    """
-    asks_for = [_MAX_MESSAGE, _CLEANUP]
-    settings = _settings_in(await cluster.ask_any(settings_of(names, asks_for)))
-    if missing := [name for name in names if settings[name] is Reason.TOPIC_UNKNOWN]:
-        # A broker that was cut off from the others does not know new topics.
-        for answer in await cluster.ask_two(settings_of(missing, asks_for)):
-            known = _settings_in(answer)
-            settings |= {name: found for name, found in known.items() if found is not Reason.TOPIC_UNKNOWN}
-    return settings
+    async def _settings(self, names: Collection[str]) -> dict[str, tuple[int, bool] | Reason]:
+        """
+        Return, by topic, its batch limit in bytes and whether it needs keys, or the reason why it has no settings.
+        """
+        asks_for = [_MAX_MESSAGE, _CLEANUP]
+        settings = _settings_in(await self._cluster.ask_any(settings_of(names, asks_for)))
+        if missing := [name for name in names if settings[name] is Reason.TOPIC_UNKNOWN]:
+            # A broker that was cut off from the others does not know new topics.
+            for answer in await self._cluster.ask_two(settings_of(missing, asks_for)):
+                known = _settings_in(answer)
+                settings |= {name: found for name, found in known.items() if found is not Reason.TOPIC_UNKNOWN}
+        return settings
 
 
 def _settings_in(answer: Any) -> dict[str, tuple[int, bool] | Reason]:

@@ -8,19 +8,14 @@ request that it misses during an election fires a second later. Takeovers need m
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
-
-from aiokafka.errors import KafkaError
 
 from kafka_timers.broker import codes
 from kafka_timers.broker.bounds import Bound, LogBounds
 from kafka_timers.broker.cluster import Cluster, Leader
 from kafka_timers.clock import Clock
-
-log = logging.getLogger(__name__)
 
 _Bounds = Mapping[int, Bound | int]
 
@@ -111,11 +106,8 @@ class EndOffsets:
 
     def _heard(self, asked: _Round, node: int, numbers: Collection[int], task: asyncio.Task[_Bounds]) -> None:
         del self._open[task]
-        error = None if task.cancelled() else task.exception()
-        if error and not isinstance(error, KafkaError):
-            # A partition that asks for itself tells of the others.
-            log.error("broker %d could not be asked for the ends of %s", node, self._topic, exc_info=error)
-        bounds: _Bounds = {} if task.cancelled() or error else task.result()
+        # asyncio logs an exception that was never retrieved, and nothing else retrieves this one.
+        bounds: _Bounds = {} if task.cancelled() or task.exception() else task.result()
         for number in numbers:
             bound, end, left = bounds.get(number), asked.ends[number], asked.left[number]
             leads = isinstance(bound, Bound) and bound.epoch >= asked.leaders[number].epoch

@@ -269,7 +269,7 @@ class Owner:
             self._trouble = "has room on its disk again, and reads the log"
         began_s = self._ports.clock.elapsed_s()
         if self._failures:
-            await self._ports.outlet.renew(self._ports.callback_topics.look_up)
+            await self._ports.outlet.renew(self._ports.callback_topics)
         fenced = await self._fence()
         await self._check_log()
         barrier = await fenced.sender.barrier()
