@@ -16,7 +16,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from kafka_timers.adapters import DOORS, check_doors, check_history
 from kafka_timers.adapters.headers import NAMES
@@ -193,6 +193,8 @@ class KafkaSettings(_Settings):
         "", "file with the login settings: TLS, SASL and client id; empty connects in plain text"
     )
     topic_prefix: str = setting("", "prefix of the names of the service's own topics, one per instance")
+    # What this process is, in its client id; commands have none.
+    _role: ClassVar = ""
 
     @cached_property
     def kafka(self) -> Kafka:
@@ -202,7 +204,8 @@ class KafkaSettings(_Settings):
         Raises:
             SettingsError: the file cannot be read, or the file or the environment has a wrong setting.
         """
-        return Kafka.of(self.bootstrap, self.kafka_config)
+        name = f"{instance_name(self.topic_prefix)}.{self._role.format_map(vars(self))}" if self._role else ""
+        return Kafka.of(self.bootstrap, self.kafka_config, name=name)
 
     def validate(self) -> None:
         """Check that the Kafka configuration can be read. It raises what `kafka` raises."""
@@ -227,6 +230,8 @@ class GroupSettings(KafkaSettings):
 class OscillatorSettings(KafkaSettings):
     """Settings of one oscillator replica."""
 
+    _role = "oscillator-{replica}"
+
     replica: int = setting(
         0,
         "rank of this replica; replica r waits r x 250 ms, then writes the ticks that are still missing",
@@ -248,6 +253,8 @@ class OscillatorSettings(KafkaSettings):
 @dataclass(frozen=True, kw_only=True)
 class WorkerSettings(GroupSettings):
     """Settings of one worker process."""
+
+    _role = "worker"
 
     data_dir: str = setting(
         "kafka-timers-data", "folder of this worker's stores; each worker needs its own", if_empty="give a folder"
@@ -390,6 +397,8 @@ class WorkerSettings(GroupSettings):
 @dataclass(frozen=True, kw_only=True)
 class PlannerSettings(GroupSettings):
     """Settings of a process that plans recurring timers and does nothing else."""
+
+    _role = "planner"
 
     host: str = setting("127.0.0.1", "address for /metrics, /livez and /readyz", if_empty=_HOST_MISSING)
     port: int = setting(0, "port for /metrics, /livez and /readyz; 0 serves none", least=0, most=_PORT_MAX)

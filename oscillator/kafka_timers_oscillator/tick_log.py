@@ -22,7 +22,7 @@ from kafka_timers.core.wire import OSCILLATOR_HEADER, SECOND_LIMIT, TICK, Record
 from kafka_timers.errors import BrokerError, TopicsError
 from kafka_timers.runtime.log_reader import LogReader
 from kafka_timers.runtime.priority import PriorityGate
-from kafka_timers.runtime.tasks import cancel
+from kafka_timers.runtime.tasks import cancel, watched
 
 # A tick without an acknowledgement after this time counts as lost. This bounds how long a late tick can be on its way.
 APPEND_LIMIT_S = 4.0
@@ -114,7 +114,7 @@ class TickLog:
             except (KafkaError, OSError) as error:
                 raise BrokerError(f"no broker at {kafka} serves {topic}: {_in_words(error)}") from error
             log = cls(topic, cluster, producer, name)
-            reading = asyncio.create_task(log._reader.run())
+            reading = watched(log._reader.run(), log.failed)
             opened.push_async_callback(cancel, [reading])
             opened.push_async_callback(log._leave)
             for number in log.partitions:
@@ -127,7 +127,7 @@ class TickLog:
 
     def follow(self, number: int) -> None:
         """Read partition *number* from just before its end, as soon as a broker tells the end."""
-        self._following[number] = asyncio.create_task(self._follow(number))
+        self._following[number] = watched(self._follow(number), self.failed)
 
     async def _follow(self, number: int) -> None:
         while True:

@@ -283,6 +283,22 @@ async def test_partitions_whose_seals_are_not_taken_fall_behind_for_all_to_see_a
     assert sorted(await service.callback_names(names)) == sorted(names)
 
 
+async def test_a_topic_for_rejects_that_takes_less_from_now_on_gets_shorter_ones(service: Service) -> None:
+    await service.worker()
+    second = int(time.time()) - 1000
+    await service.until_sealed(second)
+    await set_limit(service, service.topics.rejected, 2_000)
+    future = Future(callBackTopic=service.prefix + "missing", callBack=b"v" * 10_000)
+    await service.request(second + 1, future, partition=0)
+    names = [f"t-{n}" for n in range(8)]
+    await service.requests(second + 1, names)
+    await service.until_sealed(second + 1)
+    [told] = await rejected(service, 1)
+    assert dict(told.headers)["timer-rejected-reason"] == b"topic-unknown"
+    assert int(dict(told.headers)["timer-rejected-cut"]) > 8_000
+    assert sorted(await service.callback_names(names)) == sorted(names)
+
+
 async def test_topic_created_after_a_rejection_is_used_soon(service: Service) -> None:
     """A missing topic is looked up again every few seconds."""
     await service.worker()

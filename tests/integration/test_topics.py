@@ -152,6 +152,7 @@ SOUND = {
         ("timer-schedule", {"cleanup.policy": "delete"}),
         ("timer-schedule", {"message.timestamp.type": "CreateTime"}),
         ("timer-planned", {"cleanup.policy": "compact,delete"}),
+        *[(name, {"unclean.leader.election.enable": "true"}) for name in ("timer-request", "timer-sealed")],
     ],
 )
 async def test_check_names_a_wrong_setting_and_the_right_value(
@@ -169,6 +170,42 @@ async def test_check_accepts_settings_that_an_operator_may_choose(bootstrap: str
     for topic, sound in SOUND.items():
         await make_topic(bootstrap, prefix + topic, 5 if topic in ("timer-rejected", "timer-reply") else 2, sound)
     assert await topics.check(Kafka(bootstrap), prefix) == []
+
+
+async def test_check_compares_the_partitions_of_schedules_with_those_that_plan_them(
+    bootstrap: str, prefix: str
+) -> None:
+    """A schedule in a partition without ticks is never planned, and nothing else would tell."""
+    counts = {"timer-schedule": 4, "timer-planned": 3, "timer-rejected": 5}
+    for topic, sound in SOUND.items():
+        await make_topic(bootstrap, prefix + topic, counts.get(topic, 2), sound)
+    problems = await topics.check(Kafka(bootstrap), prefix)
+    assert [problem.split(":")[0] for problem in problems] == [
+        f"topic {prefix}timer-schedule has 4 partitions and {prefix}oscillator has 2",
+        f"topic {prefix}timer-schedule has 4 partitions and {prefix}timer-planned has 3",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("replicas", "in_sync", "told"),
+    [
+        (1, 1, None),
+        (2, 1, None),
+        (3, 2, None),
+        (2, 2, "nothing can be written while one of their brokers is away"),
+        (3, 3, "nothing can be written while one of their brokers is away"),
+        (2, 3, "nothing can be written while one of their brokers is away"),
+        (3, 1, "one lost broker may lose records"),
+    ],
+)
+def test_check_compares_replicas_with_those_that_must_be_in_sync(replicas: int, in_sync: int, told: str | None) -> None:
+    names = Topics.of("")
+    configs = {name: sound | {"min.insync.replicas": str(in_sync)} for name, sound in SOUND.items()}
+    for name in configs:
+        configs[name] = {"cleanup.policy": "delete", "retention.bytes": "-1"} | configs[name]
+    found = topics.problems(names, dict.fromkeys(OWN, 2), configs, dict.fromkeys(OWN, replicas))
+    assert len(found) == (len(OWN) if told else 0)
+    assert all(told in problem for problem in found if told)
 
 
 async def test_with_a_horizon_the_request_log_may_expire_a_week_behind_it(bootstrap: str, prefix: str) -> None:

@@ -4,13 +4,16 @@ Told stories of faults that the first version did not survive: a hiccup, a hosti
 Each of them was seen to fail on that version.
 """
 
+from typing import Any
 from unittest import mock
 
 import pytest
 
 from kafka_timers.core.routing import hash_of
 from kafka_timers.core.wire import Copy
-from simulation.clients import COMPACTED, MOODY
+from kafka_timers.worker.owner import Owner
+from simulation.assembly import DiskStores
+from simulation.clients import COMPACTED, MOODY, Wish, write
 from simulation.told import told
 
 # Of two partitions it belongs into the first.
@@ -180,6 +183,20 @@ def test_a_request_that_could_not_be_written_at_first_is_not_lost() -> None:
         assert [offset for offset, _ in story.fired()] == [0, 1, 2]
 
 
+def test_a_topic_for_rejects_whose_limit_was_lowered_costs_one_takeover_and_gets_shorter_ones() -> None:
+    with told() as story:
+        worker = story.start("a", 0)
+        story.until(2)
+        rejected = story.kafka.topics[story.kafka.own.rejected]
+        rejected.bytes_max = 1_500
+        write(story.kafka, story.kafka.requests(0), b"9" * 100, b"v" * 5_000, Wish(0, is_refused=True))
+        story.request(4)
+        story.until(8)
+        assert worker.owners[0].problem() is None
+        story.finish()
+        assert [offset for offset, _ in story.fired()] == [1]
+
+
 def test_a_disk_that_is_full_for_a_while_loses_and_repeats_nothing() -> None:
     """A cancel that could not be saved is not answered before, and a partition on another disk goes on."""
     with told(partitions=2) as story:
@@ -204,6 +221,59 @@ def test_a_disk_that_is_full_for_a_while_loses_and_repeats_nothing() -> None:
         story.finish()
         assert story.answers() == ["CANCELLED"]
         assert [offset for offset, _ in story.fired(0)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("broken", ["make_room", "close"])
+def test_a_partition_that_could_not_be_released_says_so_and_is_taken_over_again(
+    broken: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A disk that has failed may raise in any call, also in those that tidy up after its fault."""
+    with told() as story:
+        a = story.start("a", 0)
+        story.until(2.5)
+        works = getattr(DiskStores, broken)
+
+        def once(*given: Any) -> Any:
+            patched.stop()
+            if broken == "close":
+                given[-1].close()
+            raise OSError(5, "Input/output error")
+
+        patched = mock.patch.object(DiskStores, broken, once)
+        patched.start()
+        a.disk.is_full = True
+        story.request(3)
+        story.until(3.5)
+        a.disk.is_full = False
+        assert "Input/output error" in (a.owners[0].problem() or "")
+        assert "Input/output error" in capsys.readouterr().out
+        assert getattr(DiskStores, broken) is works
+        story.request(6)
+        story.until(30)
+        assert a.owners[0].problem() is None
+        story.world.surprises.clear()
+        story.finish()
+        assert [offset for offset, _ in story.fired()] == [0, 1]
+
+
+def test_a_worker_whose_owner_ends_by_a_fault_of_its_own_ends_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unthought(*_: object) -> float:
+        raise ValueError("nobody has thought of this")
+
+    monkeypatch.setattr(Owner, "_reckon_with", unthought)
+    with told() as story:
+        a = story.start("a", 0)
+        story.until(2)
+        a.disk.is_full = True
+        story.request(3)
+        story.until(4)
+        assert a.gave_up == ["partition 0: its owner ends: ValueError('nobody has thought of this')"]
+        a.gave_up.clear()
+        monkeypatch.undo()
+        a.disk.is_full = False
+        a.own([])
+        a.own([0])
+        story.finish()
 
 
 def test_a_disk_that_is_full_at_the_start_is_waited_for_before_the_store_is_opened() -> None:

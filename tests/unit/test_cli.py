@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import logging
 import re
 import socket
 import subprocess
@@ -18,6 +19,7 @@ from kafka_timers.broker.environment import env_name
 from kafka_timers.cli.options import Seconds, when_of
 from kafka_timers.cli.program import program
 from kafka_timers.cli.render import callback_lines, printable
+from kafka_timers.cli.running import _Lasting
 from kafka_timers.core.durations import delay_ms_of
 from kafka_timers.dev.dev_settings import DevSettings
 from kafka_timers.operate.documents import callback_document
@@ -413,3 +415,14 @@ def test_a_misspelt_command_is_answered_with_the_right_one() -> None:
     unlike = run("xyz").stderr
     assert "No such command 'xyz'" in unlike
     assert "Did you mean" not in unlike
+
+
+def test_a_search_for_the_coordinator_of_a_group_is_told_once_it_lasts() -> None:
+    """Each first start has one, and each login that ends: a line of it sends an operator after nothing."""
+    seen, log = [], logging.getLogger("aiokafka.consumer.group_coordinator")
+    lasting = _Lasting()
+    for at_s in (0, 1, 60, *range(120, 140), 200):
+        line = logging.makeLogRecord({"name": log.name, "msg": "Group Coordinator Request failed: %s", "created": at_s})
+        seen += [at_s] if lasting.filter(line) else []
+    assert seen == [*range(131, 140)]
+    assert lasting.filter(logging.makeLogRecord({"msg": "Heartbeat failed"}))

@@ -154,6 +154,21 @@ async def test_a_worker_is_a_member_of_its_group_and_reads_nothing_by_that(start
     assert fetcher._get_actions_per_node(SimpleNamespace(tps=[AT])) == (fetches, resets, None, is_stale, paused)
 
 
+async def test_a_worker_that_reads_nothing_by_its_membership_is_not_told_to_hang(
+    started: Started, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Faust looks for that every 12 s, and says so of each partition from the fifth minute on."""
+    faust_consumer = started.app.consumer
+    started.consumer.assign([AT])
+    faust_consumer.assignment = lambda: {AT}
+    started.thread.time_started -= 600
+    await faust_consumer.verify_all_partitions_active()
+    assert "faust" not in {record.name.split(".")[0] for record in caplog.records}
+    del faust_consumer.verify_event_path
+    await faust_consumer.verify_all_partitions_active()
+    assert "has not sent fetch request" in caplog.text
+
+
 @pytest.mark.parametrize("committed", [True, False])
 async def test_agents_of_a_user_read_committed_records_once_they_are_told_to(committed: bool) -> None:
     app: Any = faust.App("receivers", broker="kafka://127.0.0.1:9")

@@ -4,6 +4,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -298,3 +299,15 @@ def test_settings_that_do_not_fit_are_named_in_words(
 def test_settings_do_not_change() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         WorkerSettings().port = 1  # type: ignore[misc]
+
+
+def test_each_process_has_a_client_id_of_its_own_so_that_it_can_have_a_quota(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By role, replica and instance; the operator's own wins."""
+    assert WorkerSettings().kafka.client_id == "kafka-timers.worker"
+    assert OscillatorSettings(replica=1, topic_prefix="a-").kafka.client_id == "a-kafka-timers.oscillator-1"
+    assert PlannerSettings(topic_prefix="a-").kafka.client_id == "a-kafka-timers.planner"
+    config = tmp_path / "kafka.properties"
+    config.write_text("client.id = mine")
+    assert WorkerSettings(kafka_config=str(config)).kafka.client_id == "mine"

@@ -53,7 +53,7 @@ from kafka_timers.broker.refusals import RefusedError
 from kafka_timers.clock import Clock
 from kafka_timers.core.callbacks import OVERHEAD_BYTES, topics_in
 from kafka_timers.core.routing import hash_of
-from kafka_timers.core.wire import REJECT_PREFIX, reject_headers
+from kafka_timers.core.wire import REJECT_PREFIX, Topics, reject_headers
 from kafka_timers.errors import TopicsError
 from kafka_timers.runtime.filling import Filling, Ready
 from kafka_timers.runtime.metrics import WorkerMetrics
@@ -61,6 +61,7 @@ from kafka_timers.runtime.outlet import Outlet, transactional_id
 from kafka_timers.runtime.priority import PriorityGate
 from kafka_timers.runtime.rejecting import Headers, Refused, fitted
 from kafka_timers.runtime.shared_topic import SharedTopic
+from kafka_timers.runtime.targets import TopicLookup
 from kafka_timers.runtime.tasks import completed
 
 log = logging.getLogger(__name__)
@@ -182,6 +183,7 @@ class AdapterReader:
         """Fence the previous owner of the partition, and return it ready to read from its committed offset."""
         settings, number = self._settings, at.partition
         timeout_s = settings.transaction_timeout_s
+        await self._outlet.renew(TopicLookup(cluster, Topics.of(settings.topic_prefix), "*", self._clock))
         if not (topic_id := cluster.topic_id(at.topic)):
             raise TopicsError(f"{self._title}: topic {at.topic} was deleted, or no broker tells its id now")
         ending = Ending(self._ended)

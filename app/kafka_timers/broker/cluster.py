@@ -7,6 +7,7 @@ answer too. A silent broker never delays a question to another broker.
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple, Self
@@ -29,6 +30,8 @@ from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.requests import Metadata
 from kafka_timers.errors import LoginError
 
+log = logging.getLogger(__name__)
+
 # Limit of a question in seconds. It includes making the connection.
 LIMIT_S = 4.0
 # A question that any broker can answer goes to one more broker after this time.
@@ -38,6 +41,7 @@ _DOUBT_S = 1.0
 # Time that a broker which was silent gets to open a connection.
 _GREETING_S = 1.0
 _CLOSE_S = 1.0
+_THROTTLED_EVERY_S = 60.0
 _ANY = "any"
 
 
@@ -105,6 +109,7 @@ class Cluster:
         # Asked last.
         self._silent: set[_Address] = set()
         self._turn = -1
+        self._tell_throttled_s = 0.0
 
     @classmethod
     @asynccontextmanager
@@ -415,6 +420,10 @@ class Cluster:
             await self._drop(key, opening)
             raise KafkaConnectionError(f"{where} cannot be asked for {what}: {error}") from error
         self._silent.discard(address)
+        now_s, throttled_ms = asyncio.get_running_loop().time(), getattr(answer, "throttle_time_ms", 0)
+        if throttled_ms and now_s >= self._tell_throttled_s:
+            self._tell_throttled_s, client = now_s + _THROTTLED_EVERY_S, self._options.get("client_id")
+            log.warning("broker %s throttles client %s by %d ms: it is above a quota", where, client, throttled_ms)
         return answer
 
     def _opening(self, key: tuple[_Address, str]) -> "asyncio.Task[AIOKafkaConnection]":

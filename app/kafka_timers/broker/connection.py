@@ -92,22 +92,23 @@ class Kafka:
         _check(given)
 
     @classmethod
-    def of(cls, bootstrap: str, file: str = "", env: Mapping[str, str] = os.environ) -> Self:
+    def of(cls, bootstrap: str, file: str = "", env: Mapping[str, str] = os.environ, name: str = "") -> Self:
         """
         Return the Kafka at *bootstrap* with the settings in *file* and *env*.
 
         Args:
             file: path of a file with lines name=value; # begins a comment. Empty: no file.
             env: environment, which wins over the file. `KAFKA_TIMERS_SASL_PASSWORD` sets `sasl.password`, and so on.
+            name: client id where no setting has one; empty for the default.
 
         Raises:
             SettingsError: the file cannot be read, or a setting does not fit.
         """
-        properties = _read(file) if file else {}
-        for name in PROPERTIES:
-            value = env.get(env_name(name))
+        properties = ({_NAME: name} if name else {}) | (_read(file) if file else {})
+        for key in PROPERTIES:
+            value = env.get(env_name(key))
             if value is not None:
-                properties[name] = value
+                properties[key] = value
         return cls(bootstrap, properties)
 
     @property

@@ -98,6 +98,11 @@ def partition_counts_in(answer: Any) -> dict[str, int]:
     return {topic: len(partitions) for _, topic, _, _, partitions, *_ in answer.topics if partitions}
 
 
+def replica_counts_in(answer: Any) -> dict[str, int]:
+    """Return the least number of replicas of a partition, by topic, in an *answer* to `Metadata`."""
+    return {topic: min([len(each[4]) for each in found]) for _, topic, _, _, found, *_ in answer.topics if found}
+
+
 def settings_of(topics: Iterable[str], names: Collection[str] | None = None) -> DescribeConfigsRequest:
     """Return a request for the settings of *topics*: the settings *names*, or all."""
     return DescribeConfigsRequest([(_TOPIC, topic, names) for topic in topics])

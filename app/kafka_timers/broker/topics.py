@@ -19,7 +19,7 @@ from aiokafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError,
 
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
-from kafka_timers.broker.requests import Metadata, partition_counts_in, settings_of
+from kafka_timers.broker.requests import Metadata, partition_counts_in, replica_counts_in, settings_of
 from kafka_timers.core.wire import Topics
 from kafka_timers.errors import BrokerError, LoginError, TopicsError
 
@@ -38,6 +38,7 @@ _REFUSED = {
 
 # For these settings a larger value is fine too. All others must be equal.
 _RETENTION = "retention.ms"
+_UNCLEAN, _IN_SYNC = "unclean.leader.election.enable", "min.insync.replicas"
 _AT_LEAST = (_RETENTION, "retention.bytes", "min.compaction.lag.ms")
 
 
@@ -238,9 +239,10 @@ async def examine(
         aiokafka.errors.KafkaError: no broker answers, it refuses to describe the topics, or a topic has gone.
     """
     configs = await _configs(cluster, list(existing))
+    replicas = replica_counts_in(await cluster.ask_any(Metadata(list(existing)))) if existing else {}
     kept_ms = int(configs.get(topics.requests, {}).get(_RETENTION, _FOR_EVER))
     retention_s = math.inf if kept_ms == _FOR_EVER else kept_ms / 1000
-    return _Examined(problems(topics, existing, configs, horizon_s, served), retention_s)
+    return _Examined(problems(topics, existing, configs, replicas, horizon_s, served), retention_s)
 
 
 async def counts(kafka: Kafka, prefix: str) -> dict[str, int]:
@@ -271,6 +273,7 @@ def problems(
     topics: Topics,
     existing: Mapping[str, int],
     configs: Mapping[str, Mapping[str, str]],
+    replicas: Mapping[str, int],
     horizon_s: int = 0,
     served: int = 0,
 ) -> list[str]:
@@ -279,6 +282,7 @@ def problems(
 
     Args:
         existing: number of partitions of each existing topic.
+        replicas: number of replicas of each topic that a broker knows.
         served: number of partitions that the service uses; 0 if unknown.
     """
     found = [
@@ -294,7 +298,28 @@ def problems(
             actual = configs[name].get(key, "")
             if not _suffices(key, actual, value):
                 found.append(f"topic {name} has {key}={actual}: set it to {value} with kafka-configs, because {why}")
-    return found
+        found += _durability_problems(name, configs[name], replicas.get(name, 0))
+    schedules = existing.get(topics.schedules, 0)
+    return found + [
+        f"topic {topics.schedules} has {schedules} partitions and {name} has {existing[name]}: schedules in those "
+        f"behind are never planned. Add partitions to {name}, or put these schedules again in a topic with fewer"
+        for name in (topics.oscillator, topics.planned)
+        if existing.get(name, schedules) < schedules
+    ]
+
+
+def _durability_problems(name: str, config: Mapping[str, str], replicas: int) -> Iterator[str]:
+    # Brokers that are not Kafka may know neither setting.
+    least = int(config.get(_IN_SYNC, 0))
+    if config.get(_UNCLEAN) == "true":
+        yield f"topic {name} has {_UNCLEAN}=true: set it to false, because it lets acknowledged records be lost"
+    if 1 < replicas <= least:
+        yield (
+            f"topic {name} has {replicas} replicas and {_IN_SYNC}={least}: nothing can be written while one of their "
+            f"brokers is away. Set it to {replicas - 1}, or give it more replicas"
+        )
+    if replicas > 2 and least == 1:
+        yield f"topic {name} has {replicas} replicas and {_IN_SYNC}=1: one lost broker may lose records. Set it to 2"
 
 
 def _count_problems(topics: Topics, aligned: Mapping[str, int], served: int) -> list[str]:

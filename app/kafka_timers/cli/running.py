@@ -15,6 +15,9 @@ _INSTANCE = ("--bootstrap", "--kafka-config", "--topic-prefix")
 # Commands in messages that take these options.
 _advised = re.compile(r"kafka-timers (?:topics (?:create|check)|status|find|rejected|redrive)\b")
 
+# A first start waits so long for the topics of Kafka's own groups.
+_LASTING_S = 10.0
+
 _T = TypeVar("_T")
 
 
@@ -27,6 +30,21 @@ def log_to_stderr(level: str) -> None:
             logging.getLogger(library).setLevel(logging.WARNING)
     # At debug, aiokafka.conn logs every request that it sends, and one of them has the password.
     logging.getLogger("aiokafka.conn").setLevel(logging.WARNING)
+    logging.getLogger("aiokafka.consumer.group_coordinator").addFilter(_Lasting())
+
+
+class _Lasting(logging.Filter):
+    """Lets a member's search for its coordinator pass once it has lasted: one that ends within seconds is no fault."""
+
+    _first_s = _last_s = 0.0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not record.msg.startswith(("Group Coordinator Request failed", "Marking the coordinator dead")):
+            return True
+        if record.created > self._last_s + _LASTING_S:
+            self._first_s = record.created
+        self._last_s = record.created
+        return record.created > self._first_s + _LASTING_S
 
 
 def wait_for(work: Coroutine[Any, Any, _T]) -> _T:

@@ -198,9 +198,7 @@ class PartitionAccumulator:
                     offsets += [offset for _, _, _, offset in self._waiting]
                     self._waiting.clear()
                 for offset in offsets:
-                    if not offset.done():
-                        offset.set_exception(_publish_error(error, self._topic, self._timeout_s, self._sender.trouble))
-                        offset.exception()  # a caller that was cancelled meanwhile does not ask for it
+                    self._fail(offset, error)
             else:
                 for number, offset in enumerate(offsets):
                     if not offset.done():
@@ -211,15 +209,20 @@ class PartitionAccumulator:
         while waiting:
             key, value, headers, offset = waiting[0]
             # The first record is taken at any size, so a record that is too large fails alone.
-            fits = (
-                offset.done() or batch.append(key=key, value=value, timestamp=None, headers=list(headers)) is not None
-            )
-            if not fits:
-                break
+            try:
+                if not offset.done():
+                    if batch.append(key=key, value=value, timestamp=None, headers=list(headers)) is None:
+                        break
+                    offsets.append(offset)
+            except Exception as error:  # a serializer of the user's producer may raise any
+                self._fail(offset, error)
             waiting.popleft()
-            if not offset.done():
-                offsets.append(offset)
         return batch, offsets
+
+    def _fail(self, offset: asyncio.Future[int], error: Exception) -> None:
+        if not offset.done():
+            offset.set_exception(_publish_error(error, self._topic, self._timeout_s, self._sender.trouble))
+            offset.exception()  # a caller that was cancelled meanwhile does not ask for it
 
 
 def _publish_error(error: Exception, topic: str, timeout_s: float, trouble: str) -> PublishError:

@@ -141,8 +141,8 @@ class Service:
         try:
             workers.addresses = await addresses_of(self._settings)
             self._looked_at_s = self.clock.elapsed_s()
-        except KafkaTimersError as error:
-            log.warning("the addresses of the workers cannot be read; the last known ones stay in use: %s", error)
+        except Exception as error:  # nobody awaits this
+            log.warning("the addresses of the workers cannot be read; the last known ones stay in use: %r", error)
 
     async def timer(self, timer_id: str, *, with_history: bool) -> Found | Told:
         """

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from kafka_timers.errors import KafkaTimersError
+from kafka_timers.runtime.tasks import cancel
 
 # A person takes this as an answer at once; a page should have its answer within 3 s.
 ANSWER_S = 2.5
@@ -107,10 +108,7 @@ class Shared:
 
     async def close(self) -> None:
         """Cancel all questions."""
-        tasks = list(self._running)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel(self._running)
 
 
 async def within(answer: Awaitable[_T], what: str, limit_s: float) -> _T:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Self
 
 from kafka_timers.dev.broker import HOST, EmbeddedKafka, Member, free_port, new_cluster_id
+from kafka_timers.runtime.tasks import cancel
 
 # The ids of the brokers.
 NODES = (1, 2, 3)
@@ -94,9 +95,7 @@ class EmbeddedCluster:
         try:
             await asyncio.gather(*starts)
         except BaseException:
-            for start in starts:
-                start.cancel()
-            await asyncio.gather(*starts, return_exceptions=True)
+            await cancel(starts)
             await self.kill()
             raise
 
@@ -115,8 +114,7 @@ class EmbeddedCluster:
             ended = asyncio.as_completed(ends)
             return "\n".join([await next(ended), await next(ended)])
         finally:
-            for end in ends:
-                end.cancel()
+            await cancel(ends)
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -18,7 +18,8 @@ from kafka_timers.planner.turns import Turns
 from kafka_timers.runtime.outlet import Outlet
 from kafka_timers.runtime.priority import PriorityGate
 from kafka_timers.runtime.shared_topic import SharedTopic
-from kafka_timers.runtime.tasks import cancel
+from kafka_timers.runtime.targets import TopicLookup
+from kafka_timers.runtime.tasks import until_one_ends
 from kafka_timers.runtime.ticks import TickReader
 from kafka_timers.settings import PlannerSettings, WorkerSettings
 
@@ -132,14 +133,7 @@ class SchedulePlanner:
                 return _MISSING_RETRY_S
             log.info("plans schedules by the time zones of tzdata %s", TZDATA_VERSION)
             self._ticks = ticks = TickReader(cluster, topics.oscillator, self._on_tick)
-            reading = asyncio.create_task(ticks.run())
-            sharing = asyncio.create_task(self._sharing.run(cluster))
-            try:
-                done, _ = await asyncio.wait([reading, sharing], return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    task.result()
-            finally:
-                await cancel([reading, sharing])
+            await until_one_ends(ticks.run(), self._sharing.run(cluster))
         return _RETRY_S
 
     async def _serve(self, cluster: Cluster, at: TopicPartition) -> None:
@@ -153,19 +147,20 @@ class SchedulePlanner:
             self._ticks.follow([number])
         try:
             while True:
-                partition = PlannedPartition(
-                    cluster,
-                    number,
-                    self._settings,
-                    self._outlet,
-                    lambda: self._seconds.get(number, 0) * 1000 or None,
-                    ticked,
-                    self._turns,
-                    partial(self._on_planned, number),
-                    self._metrics,
-                    self._clock,
-                )
                 try:
+                    await self._outlet.renew(TopicLookup(cluster, self._topics, "*", self._clock))
+                    partition = PlannedPartition(
+                        cluster,
+                        number,
+                        self._settings,
+                        self._outlet,
+                        lambda: self._seconds.get(number, 0) * 1000 or None,
+                        ticked,
+                        self._turns,
+                        partial(self._on_planned, number),
+                        self._metrics,
+                        self._clock,
+                    )
                     await partition.run()
                 except Exception as error:
                     self._troubles[number] = self._failed(f"planning of partition {number} begins anew", error)

@@ -21,7 +21,7 @@ from kafka_timers.runtime.outlet import Outlet
 from kafka_timers.runtime.priority import PriorityGate
 from kafka_timers.runtime.probes import Probes
 from kafka_timers.runtime.targets import TopicLookup
-from kafka_timers.runtime.tasks import cancel
+from kafka_timers.runtime.tasks import until_one_ends
 from kafka_timers.settings import PlannerSettings
 
 
@@ -56,9 +56,7 @@ async def _run(settings: PlannerSettings, stop: asyncio.Event) -> None:
         if outlet is None:
             return
         planner = SchedulePlanner(settings, outlet, PriorityGate(), metrics, clock)
-        tasks = [asyncio.create_task(planner.run()), asyncio.create_task(stop.wait())]
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        await cancel(tasks)
+        await until_one_ends(planner.run(), stop.wait())
     finally:
         await probes.stop()
 

@@ -165,8 +165,8 @@ class Worker:
             await self._on_revoked(set(self._owners))
             for task in done.difference(ends):
                 task.result()
-            if self._gave_up:
-                raise WorkerError(self._gave_up)
+            if self._gave_up or not stop.is_set():
+                raise WorkerError(self._gave_up or "a part of the worker has ended by itself: start it again")
 
     async def _belong(self, ports: Ports, stop: asyncio.Event) -> None:
         """Stay in the group. Return when the app has stopped by itself, or if *stop* came before its start."""

@@ -17,7 +17,7 @@ from aiokafka.errors import KafkaError, StaleMetadata
 from kafka_timers.broker.fetching import Fetched, Fetcher
 from kafka_timers.core.wire import Record
 from kafka_timers.runtime.priority import PriorityGate
-from kafka_timers.runtime.tasks import cancel
+from kafka_timers.runtime.tasks import cancel, until_one_ends
 
 log = logging.getLogger(__name__)
 
@@ -117,15 +117,8 @@ class LogReader:
                 chores = [self._follow(node, followed) for node, followed in zip(by_node, feeds, strict=True)]
                 if sum(map(len, by_node.values())) < len(self._feeds):
                     chores.append(self._find_leaders())
-                waits = (self._changed.wait(), self._log.moved())
-                tasks = [asyncio.create_task(chore) for chore in (*waits, *chores)]
-                try:
-                    # When one task ends, everything starts again. Each feed knows its position.
-                    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-                    for task in done:
-                        task.result()
-                finally:
-                    await cancel(tasks)
+                # When one ends, everything starts again. Each feed knows its position.
+                await until_one_ends(self._changed.wait(), self._log.moved(), *chores)
         finally:
             await cancel(self._fetches.values())
 

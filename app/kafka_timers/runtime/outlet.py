@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from kafka_timers.core.callbacks import Target
 from kafka_timers.core.wire import instance_name
 from kafka_timers.runtime.filling import BATCH_BYTES
+from kafka_timers.runtime.targets import TopicLookup
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Outlet:
     """
     Names of the topics for requests and for refused records, and the limits of the two topics.
@@ -24,6 +25,12 @@ class Outlet:
     def batch_bytes(self) -> int:
         """Return the size limit of a batch in bytes. A larger batch has a single record."""
         return min(BATCH_BYTES, self.requests_take.batch_bytes_max, self.rejected_takes.batch_bytes_max)
+
+    async def renew(self, lookup: TopicLookup) -> None:
+        """Look the topic for refused records up again: one that has smaller limits now would refuse for ever."""
+        takes = (await lookup.look_up([self.rejected]))[self.rejected]
+        if isinstance(takes, Target):
+            self.rejected_takes = takes
 
 
 def transactional_id(prefix: str, reader: str, topic: str, partition: int) -> str:

@@ -65,6 +65,7 @@ class SharedTopic(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka 
 
         Raises:
             aiokafka.errors.KafkaError: no broker answers, or the group refuses this process.
+            Exception: `serve` has raised it.
         """
         self.is_member = False
         async with AsyncExitStack() as stack:
@@ -88,8 +89,11 @@ class SharedTopic(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka 
                 self._changed.clear()
                 for at in self.assigned - self._serving.keys():
                     self._serving[at] = asyncio.create_task(self._serve(cluster, at))
-                # The member raises the group's errors only when it is polled.
+                # The member raises the group's errors only when it is polled, and a task its own when it is asked.
                 await member.getmany()
+                for task in (refreshing, *self._serving.values()):
+                    if task.done():
+                        task.result()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_POLL_S):
                         await self._changed.wait()

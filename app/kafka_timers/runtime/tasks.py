@@ -1,7 +1,7 @@
-"""Ends asyncio tasks."""
+"""Starts and ends asyncio tasks, none of which may end unnoticed."""
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 
@@ -21,3 +21,26 @@ async def completed(work: Coroutine[Any, Any, None], limit_s: float) -> None:
     finally:
         await asyncio.wait([task], timeout=limit_s)
         task.cancel()
+
+
+def watched(work: Coroutine[Any, Any, None], on_failure: Callable[[Exception], None]) -> asyncio.Task[None]:
+    """Start *work*, whose end nobody awaits. If an exception ends it, *on_failure* is called with that."""
+
+    def ended(task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and isinstance(error := task.exception(), Exception):
+            on_failure(error)
+
+    task = asyncio.create_task(work)
+    task.add_done_callback(ended)
+    return task
+
+
+async def until_one_ends(*works: Coroutine[Any, Any, Any]) -> None:
+    """Run *works* until one of them ends, and cancel the others. An exception that ended one is raised."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        await cancel(tasks)

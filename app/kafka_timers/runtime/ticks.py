@@ -20,7 +20,7 @@ from kafka_timers.broker.fetching import Fetcher
 from kafka_timers.core.wire import Record
 from kafka_timers.runtime.log_reader import LogReader
 from kafka_timers.runtime.priority import PriorityGate
-from kafka_timers.runtime.tasks import cancel
+from kafka_timers.runtime.tasks import cancel, until_one_ends
 
 log = logging.getLogger(__name__)
 
@@ -88,13 +88,10 @@ class TickReader:
 
     async def run(self) -> None:
         """Read until cancelled."""
-        tasks = [asyncio.create_task(self._reader.run()), asyncio.create_task(self._watch())]
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
+            await until_one_ends(self._reader.run(), self._watch())
         finally:
-            await cancel([*tasks, *self._following.values()])
+            await cancel(self._following.values())
 
     async def _watch(self) -> None:
         """
@@ -128,8 +125,8 @@ class TickReader:
         while True:
             try:
                 position = max(await self._bounds.end(number) - 1, (await self._bounds.starts([number]))[number])
-            except KafkaError as error:
-                log.warning("%s partition %d: no ticks: %s", self._topic, number, error)
+            except Exception as error:
+                log.warning("%s partition %d: no ticks: %s", self._topic, number, str(error) or repr(error))
                 await asyncio.sleep(_RETRY_S)
             else:
                 break

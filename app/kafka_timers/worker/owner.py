@@ -14,10 +14,9 @@ remembered across a takeover.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
-from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kafka_timers.broker.seals import Tail
 from kafka_timers.core.changes import Changes
@@ -28,7 +27,7 @@ from kafka_timers.core.tick_clock import TickClock, TickRead
 from kafka_timers.core.versions import Letter
 from kafka_timers.core.wire import Sealed, partitions_in
 from kafka_timers.errors import TopicsError
-from kafka_timers.runtime.tasks import cancel
+from kafka_timers.runtime.tasks import cancel, watched
 from kafka_timers.worker.faults import REACTIONS, Fault, FencedError, Kind, RequestLogError
 from kafka_timers.worker.firing import Firing, SliceSize
 from kafka_timers.worker.follower import Follower
@@ -90,7 +89,7 @@ class Owner:
         self._serving = False
         self._trouble = "is being taken over"
         self._looked_at_s = ports.clock.elapsed_s()
-        self._task = asyncio.create_task(self._run(), name=f"partition-{number}")
+        self._task = watched(self._run(), lambda error: ports.give_up(f"partition {number}: its owner ends: {error!r}"))
 
     def _new_follower(self) -> Follower:
         ports = self._ports
@@ -177,24 +176,35 @@ class Owner:
         while not self._stopped.is_set():
             pause_s = 0.0
             try:
-                firing = await self._take_over()
-                # A tick may have come before or during the takeover.
-                self._wake_up()
-                while await self._next_moment(firing):
-                    second = self._tick
-                    await firing.up_to(second)
-                    self._fired_up_to = max(second, self._fired_up_to)
-                    self._looked_at_s = self._ports.clock.elapsed_s()
-                    self._is_served()
-                    await firing.prove()
-                    await firing.prebuild(self._tick)
-            except Exception as error:
-                pause_s = self._reckon_with(Fault.of(error), error)
+                pause_s = await self._pause_after(self._fire())
             finally:
-                await self._release()
+                pause_s = max(pause_s, await self._pause_after(self._release()))
+            # If the release has failed, the store stays as it is.
+            self._drop_store = None
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await self._stopped.wait()
+
+    async def _fire(self) -> None:
+        firing = await self._take_over()
+        # A tick may have come before or during the takeover.
+        self._wake_up()
+        while await self._next_moment(firing):
+            second = self._tick
+            await firing.up_to(second)
+            self._fired_up_to = max(second, self._fired_up_to)
+            self._looked_at_s = self._ports.clock.elapsed_s()
+            self._is_served()
+            await firing.prove()
+            await firing.prebuild(self._tick)
+
+    async def _pause_after(self, work: Coroutine[Any, Any, None]) -> float:
+        """Await *work*. If it fails, reckon with that, and return how many seconds to leave the partition alone."""
+        try:
+            await work
+        except Exception as error:
+            return self._reckon_with(Fault.of(error), error)
+        return 0.0
 
     def _is_served(self) -> None:
         if self.is_full:
@@ -258,6 +268,8 @@ class Owner:
         if self.is_full:
             self._trouble = "has room on its disk again, and reads the log"
         began_s = self._ports.clock.elapsed_s()
+        if self._failures:
+            await self._ports.outlet.renew(self._ports.callback_topics)
         fenced = await self._fence()
         await self._check_log()
         barrier = await fenced.sender.barrier()
@@ -340,9 +352,7 @@ class Owner:
         # Answers below the last seal were sent before it, or are stored in it.
         left = [answer for answer in self._follower.store.answers() if not partition.is_answered(answer.offset)]
         outbox.add([true_by_now(answer, partition) for answer in left])
-        self._chores = [asyncio.create_task(chore) for chore in (outbox.run(), self._forget())]
-        for task in self._chores:
-            task.add_done_callback(partial(_chore_ended, self._follower))
+        self._chores = [watched(chore, self._follower.fail) for chore in (outbox.run(), self._forget())]
         self._firing = firing = Firing(
             *(self.number, self._ports, self._follower, sender, outbox, self._slice_size, self._tick_clock, tail.last),
             is_interrupted=self._wake.is_set,
@@ -434,11 +444,6 @@ class Owner:
         metrics.store_bytes.labels(number).set(follower.store.bytes_on_disk)
         metrics.ingest_lag.labels(number).set(max(follower.awaited - partition.position, 0))
         metrics.blocked.labels(number).set(follower.blocked_s)
-
-
-def _chore_ended(follower: Follower, task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and isinstance(error := task.exception(), Exception):
-        follower.fail(error)
 
 
 def check_partitions(seals: Iterable[Sealed], partitions: int) -> None:
