@@ -238,15 +238,16 @@ class Audit:
         is_in_time = before is not None and before.wish.is_in_time(wish)
         withdraws = before is not None and before.withdrawn_by is None and is_in_time and not before.is_done
         holds = True
+        # Nobody knows of a far request for longer than an hour after its append, until it comes back.
+        hour_from_ms = (before.wish.appended_ms if before.is_far else before.wish.due_ms) if before else 0
+        is_known = before is not None and wish.appended_ms < self._hours_end_ms(hour_from_ms)
         if wish.condition == Condition.IF_ABSENT:
-            hours_end_ms = before.wish.second * 1000 + self.terms.memory_s * 1000 if before else 0
-            is_excepted = before is not None and wish.expected == of and not is_in_time
-            holds = before is None or wish.appended_ms >= hours_end_ms or is_excepted
+            holds = not is_known or (wish.expected == of and not is_in_time)
         elif wish.condition == Condition.IF_PENDING:
-            holds = withdraws and wish.expected in (None, of)
+            holds = withdraws and is_known and wish.expected in (None, of)
         if wish.first_ms is not None and not wish.is_cancel:
             cancelled_ms = self._cancelled_ms.get(wish.timer_id, 0)
-            is_overtaken = wish.first_ms < cancelled_ms and wish.appended_ms < cancelled_ms + self.terms.memory_s * 1000
+            is_overtaken = wish.first_ms < cancelled_ms and wish.appended_ms < self._hours_end_ms(cancelled_ms)
             holds = holds and not is_overtaken
         was_doubtful = before is not None and before.is_doubtful
         if before is not None and before.is_done and is_in_time:
@@ -256,6 +257,8 @@ class Audit:
             return False
         if wish.condition == Condition.IF_ABSENT:
             true = {Reply.ACCEPTED}
+            if before is not None and withdraws:
+                before.withdrawn_by = offset
         elif before is None:
             true = {Reply.UNKNOWN}
         elif before.withdrawn_by is not None:
@@ -270,6 +273,9 @@ class Audit:
             true.add(Reply.UNKNOWN)
         self.true[offset] = true
         return True
+
+    def _hours_end_ms(self, moment_ms: int) -> int:
+        return moment_ms - moment_ms % 1000 + self.terms.memory_s * 1000
 
     def _read_copy(self, offset: int, wish: Wish, original: Original) -> None:
         request = self.requests.get(original.offset)

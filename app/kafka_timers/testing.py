@@ -227,7 +227,9 @@ class InMemoryTimers:
         accepted = accept([_Record(key, value, offset, appended_ms)], partition, 1, self._store.versions)
         if accepted.refused or not accepted.count:
             raise AssertionError(f"the client has accepted a request that the service refuses: {accepted}")
-        self._write(partition.read(offset + 1, accepted.rows, accepted.offsets, accepted.decided))
+        self._write(
+            partition.read(offset + 1, accepted.rows, accepted.offsets, accepted.decided, appended_ms=appended_ms)
+        )
         self._answers.add(accepted.decided.answers)
         self._requests.append((key, value))
         return offset
@@ -280,7 +282,8 @@ class InMemoryTimers:
         cancelled, superseded = store.count_withdrawn(start, end)
         seal = partition.seal(contents, complete=True, cancelled=cancelled, superseded=superseded)
         self._write(partition.sealed(seal, contents, end))
-        store.forget(partition.sealed_ms // 1000 - 1)
+        partition.passed(partition.sealed_ms)
+        store.forget(partition.forgets_s)
 
     def _fire(self, key: bytes, row: bytes, contents: Contents) -> None:
         request, (due_ms, offset) = Request.FromString(row), parts_of(key)

@@ -128,8 +128,35 @@ MUTANTS = [
     Mutant("the position moves before the write", "Follower.write", move("apply", before="write")),
     Mutant("a batch is fed twice", "Follower.ingest", never("1/7"), never("offset", "1/2")),
     Mutant("a copy counts twice in find", "_History._read", never("copy")),
+    Mutant("what is ready hears of no rows that come later", "Firing.on_read", drop("added")),
+    Mutant(
+        "an answer that came after the question for the owner is taken for confirmed",
+        "Outbox.run",
+        restate(
+            "await self._hand_over([*_0, *[Letter.of(each, self._number) for each in self._waiting]])\n"
+            "self._waiting.clear()",
+            "_hand_over",
+        ),
+    ),
+    Mutant(
+        "the snapshot of a seal is what was read when it was sent", "Partition.sealed", put("self.position", "snapshot")
+    ),
+    Mutant("the log is read from below its begin", "Follower.open", put("_0", "max", "2/2")),
+    Mutant(
+        "a far request is withdrawn after its due",
+        "Partition.effect",
+        compare("_0 >= _1 and not _p1.far", "due_ms", "1/2"),
+    ),
+    Mutant(
+        "all partitions have the end of the first that asked",
+        "Firing.up_to",
+        put("self._ports.clock.elapsed_s()", "asked_s"),
+    ),
+    Mutant("ids are forgotten by what is sealed alone", "forgets_ms", put("_0", "min")),
+    Mutant("append times never step back", "forgets_ms", binary("_0", "SLACK_MS")),
+    Mutant("the end of committed records proves that all was read", "LogBounds.watermark", put("True", "is_committed")),
     # --- owner and firing --------------------------------------------------------------------------------------------
-    Mutant("a scan begins before the log is read up to the tick", "Firing.up_to", drop("ends")),
+    Mutant("a scan begins before the log is read up to the tick", "Firing.up_to", drop("ends", "2/2")),
     Mutant("the seal is made before the last callbacks are sent", "Firing._send", value("_0", "rest")),
     Mutant(
         "rows are dropped before the seal is committed",
@@ -254,10 +281,8 @@ MUTANTS = [
     Mutant("ticks of another leader count", "TickClock.read", always("epoch")),
     Mutant("ticks of before a step of the clock count", "TickClock.read", drop("_told")),
     Mutant("the clock is not slowed", "tick_clock._DRIFT", value("0.0")),
-    Mutant("milliseconds do not count", "Partition.effect", compare("_0 >= _p1.second_ms", "due_ms", "1/2")),
-    Mutant(
-        "what was cancelled is not read again while its id is known", "decisions._withdraw", either("_2", "second_ms")
-    ),
+    Mutant("milliseconds do not count", "Partition.effect", compare("_0 >= _p1.second * 1000", "due_ms", "1/2")),
+    Mutant("what was cancelled is not read again while its id is known", "decisions._withdraw", either("_2", "due_ms")),
     Mutant("what is left of the second before is not fired with what is ready", "Prebuilt.take", drop("_lowest")),
     # --- partition ---------------------------------------------------------------------------------------------------
     Mutant("what is read during a scan is put into it", "Partition.place", never("snapshot", "2/2")),
@@ -283,7 +308,7 @@ MUTANTS = [
     Mutant(
         "a cancel counts until the end of the second",
         "Partition.effect",
-        compare("_0 >= _p1.second_ms + 1000", "due_ms", "1/2"),
+        compare("_0 >= _p1.second * 1000 + 1000", "due_ms", "1/2"),
     ),
     Mutant("named requests are not remembered once they have fired", "Partition._tally_without", never("named")),
     Mutant("what was ignored is not sealed", "Partition.seal", drop("named_of")),
@@ -302,7 +327,7 @@ MUTANTS = [
     Mutant("an overtaken copy counts", "_decide_copy", never("latest")),
     Mutant("a copy is decided on without what it depends on", "_decide_copy", never("known_from")),
     Mutant("withdrawn requests are not remembered", "decisions._withdraw", drop("remember")),
-    Mutant("an id is absent as soon as its timer has fired", "_holds", binary("_0", "ID_MEMORY_MS")),
+    Mutant("an id is absent as soon as its timer has fired", "over_ms", binary("_0", "ID_MEMORY_MS")),
     Mutant("the version that a condition names does not matter", "_holds", compare("True", "expected", None)),
     Mutant("an ignored request stands when the log is read again", "_holds", never("ignored")),
     # --- requests sent on to the partition of their id ---------------------------------------------------------------

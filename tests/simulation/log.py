@@ -5,6 +5,7 @@ A transaction's records lie in the log from the moment they are sent, and hold b
 marker behind them says how it ended. Markers take offsets too, so offsets have gaps as they do in Kafka.
 """
 
+from bisect import bisect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -105,6 +106,8 @@ class Log:
         self.out_of_date: dict[int, View] = {}
         self.was_cut_off = False
         self._changed = changed
+        # The last stable offset, and when it was reached, in UNIX milliseconds.
+        self._stable_at: list[tuple[int, int]] = []
         # By producer id: the latest epoch, and in it the numbers of the last batch and of the next record.
         self._numbers: dict[int, tuple[int, int, int]] = {}
 
@@ -168,6 +171,7 @@ class Log:
             record.transaction.logs[self] = None
             self.open.setdefault(record.transaction, record.offset)
         self.records.append(record)
+        self._stable_at.append((self.stable, now_ms))
         self._changed()
         return record.offset
 
@@ -175,6 +179,10 @@ class Log:
         """Append the marker that says how *transaction* has ended; its records here can be read, or never will be."""
         if self.open.pop(transaction, None) is not None:
             self.append(Record(None, None, is_marker=True), now_ms)
+
+    def readable_ms(self, offset: int) -> int:
+        """Return the moment from which on readers of committed records get the record at *offset*."""
+        return self._stable_at[bisect(self._stable_at, offset, key=lambda at: at[0])][1]
 
     def committed(self, start: int = 0, before: int | None = None) -> Iterator[Record]:
         """Yield the committed records from *start* on and below *before*, by default all of them."""

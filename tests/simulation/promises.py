@@ -5,7 +5,7 @@ The numbers are those of docs/design.md, section Promises.
 """
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from batches import digest_of_batches
@@ -191,6 +191,19 @@ def check(found: Found) -> None:
             what = "did not fire" if done_by[offset] else "fired, though it was taken back"
             raise PromiseError(f"P5: #{offset} {what}")
     check_answers(found)
+
+
+def check_readable(found: Found, readable_ms: Callable[[int], int]) -> None:
+    """
+    Check that no timer fires whose next record could be read before the timer was due, whatever the seals say (P5).
+
+    Args:
+        readable_ms: returns the moment from which on a record can be read.
+    """
+    for of, by in followers_of(found.records).items():
+        wish = wish_of(found.records[of])
+        if found.visible[of] and not wish.is_refused and readable_ms(by) < wish.due_ms:
+            raise PromiseError(f"P5: #{of} for {wish.due_ms} fired, though #{by} could be read at {readable_ms(by)}")
 
 
 def check_callbacks(found: Found) -> None:

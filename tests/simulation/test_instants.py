@@ -4,6 +4,8 @@ from unittest import mock
 
 import pytest
 
+from kafka_timers.core.routing import hash_of
+from simulation import faults
 from simulation.told import told
 
 
@@ -61,6 +63,23 @@ def test_moments_of_a_second_follow_each_other_no_faster_than_the_settings_say()
         story.until(3.95)
         assert [second for second, _ in story.sealed()][1:] == [3, 3, 3]
         assert len(story.fired()) == 40
+        story.finish()
+
+
+def test_a_partition_whose_scan_comes_later_asks_for_the_end_of_that_moment() -> None:
+    """The other partition of the worker has asked for both, before the cancel; this one still waits for a commit."""
+    timer_id = next(b"%d" % each for each in range(50) if hash_of(b"%d" % each) % 2)
+    with mock.patch.object(faults, "_DELAYS_S", (0.5,)), told(partitions=2, arm_bytes=1 << 20) as story:
+        story.start("a", 0, 1)
+        story.until(1.5)
+        story.request(2, number=1, millis=900)
+        story.request(3, number=1, millis=350, timer_id=timer_id)
+        story.until(2.85)
+        story.faults.next("commit_is_slow")
+        story.until(3.1)
+        story.cancel(timer_id, number=1)
+        story.until(3.9)
+        assert ([number for number, _ in story.fired(1)], story.answers(1)) == ([0], ["CANCELLED"])
         story.finish()
 
 

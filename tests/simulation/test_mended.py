@@ -401,3 +401,61 @@ def test_a_tick_believes_no_leader_of_the_requests_that_is_none_any_more() -> No
         log.out_of_date.clear()
         story.finish()
         assert story.fired() == [(0, 3.0)]
+
+
+def test_a_request_for_an_earlier_millisecond_than_what_is_ready_fires_too() -> None:
+    """It comes when the callbacks of its second are built, and lies before them."""
+    with told(instant_every_ms=0, arm_bytes=1 << 20) as story:
+        story.start("a", 0)
+        story.until(1.5)
+        story.request(5, millis=500)
+        story.until(4.5)
+        story.request(5, millis=100)
+        story.until(8)
+        assert sorted(number for number, _ in story.fired()) == [0, 1]
+
+
+def test_an_answer_that_came_after_the_question_for_the_owner_is_not_confirmed_by_it() -> None:
+    """
+    The coordinator says late that A was the owner. Meanwhile B has fired the timer whose cancel A has read.
+
+    That one was in a transaction, so B could not read it in time.
+    """
+    with told() as story:
+        a = story.start("a", 0)
+        story.request(3, timer_id=b"a")
+        story.request(9, timer_id=b"b")
+        story.until(2.94)
+        node = story.kafka.coordinator
+        story.network.freeze(node)
+        story.cancel(b"b")
+        story.until(2.95)
+        transaction = story.kafka.begin("client")
+        story.cancel(b"a", transaction=transaction)
+        a._ticks.leave([0])
+        story.until(2.97)
+        story.kafka.coordinator = 1
+        story.start("b", 0)
+        story.until(3.2)
+        assert [number for number, _ in story.fired()] == [0]
+        story.kafka.commit(transaction)
+        story.until(3.3)
+        story.network.thaw(node)
+        story.until(3.8)
+        story.world.group.members.remove(a)
+        a.give_up()
+        story.finish()
+
+
+def test_a_log_that_begins_above_the_oldest_pending_request_is_read_from_its_begin() -> None:
+    with told() as story:
+        a = story.start("a", 0)
+        story.request(20)
+        story.request(9)
+        story.until(4)
+        story.world.group.kill(a, keeps=False, for_s=0.5)
+        story.kafka.requests(0).start = 1
+        story.until(4.6)
+        story.world.group.members[0].own([0])
+        story.until(10)
+        assert [number for number, _ in story.fired()] == [1]

@@ -20,7 +20,7 @@ from simulation.kafka import Kafka
 from simulation.loop import SeededLoop, StandstillError
 from simulation.nemesis import TROUBLES, Nemesis
 from simulation.network import Network
-from simulation.promises import check, check_fences, found_in, left_in
+from simulation.promises import check, check_fences, check_readable, found_in, left_in
 
 # P9: virtual seconds after the end of all faults in which all has fired. The longest waits behind it: a request that is
 # never answered (10 s), a session after having been fenced (6 s), the pauses between attempts (5 s).
@@ -127,6 +127,8 @@ class World:
                     # Without a delay a tick's own second counts, however late it was appended: its scan asks then.
                     stable.setdefault(appended_s if late_s else min(tick.second, appended_s), tick.stable)
                 check_fences(found, stable, late_s)
+                if not late_s:
+                    check_readable(found, self.kafka.requests(found.number).readable_ms)
         if surprises := [*self.surprises, *self._deaths()]:
             raise PromiseError(f"nobody expects: {surprises}")
         for process in self.group.members:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any, Self
 
-from kafka_timers.core import accepting, decisions, reconcile, takeover, tick_clock
+from kafka_timers.core import accepting, decisions, hour, ignored, partition, reconcile, takeover, tick_clock
 from kafka_timers.core.backlog import Tally
 from kafka_timers.core.changes import Changes, Head, Scan
 from kafka_timers.core.contents import Contents
@@ -183,7 +183,7 @@ class _AnswersAgain(Partition):
 
 class _MillisNeverCount(Partition):
     def effect(self, before: Version, by: int, appended_ms: int) -> Effect:
-        return Effect.TOO_LATE if appended_ms >= before.second_ms else super().effect(before, by, appended_ms)
+        return Effect.TOO_LATE if appended_ms >= before.second * 1000 else super().effect(before, by, appended_ms)
 
 
 class _IgnoredIsNotSealed(Partition):
@@ -345,7 +345,7 @@ def _far_copies_are_left(judge: Any) -> Any:
 def _absent_when_done(holds: Any) -> Any:
     def changed(record: TimerRecord, before: Version | None, *more: Any) -> bool:
         is_absent = record.condition == Condition.IF_ABSENT and before is not None
-        if is_absent and before is not None and record.appended_ms >= before.second_ms:
+        if is_absent and before is not None and record.appended_ms >= before.second * 1000:
             return True
         return bool(holds(record, before, *more))
 
@@ -370,9 +370,9 @@ def _any_is_meant(holds: Any) -> Any:
 
 
 def _cancels_are_not_read_again(remember: Any) -> Any:
-    def changed(record: TimerRecord, known: Any, partition: Partition, out: Decided) -> None:
+    def changed(record: TimerRecord, known: Any, out: Decided) -> None:
         before = list(out.remember)
-        remember(record, known, partition, out)
+        remember(record, known, out)
         out.remember[:] = before
 
     return changed
@@ -547,6 +547,22 @@ LAKE_CORE_RULES: dict[str, Rule] = {
     ),
 }
 
+
+def _sealed_alone(shipped: Callable[[int, int], int]) -> Callable[[int, int], int]:
+    return lambda sealed_ms, passed_ms: shipped(sealed_ms, 1 << 60)
+
+
+HOUR_RULES: dict[str, Rule] = {
+    "hours of what is read": Rule(
+        "an id is forgotten once what was appended within its hour is read, not only sealed",
+        patches=[(module, "forgets_ms", _sealed_alone) for module in (partition, ignored)],
+    ),
+    "times step back": Rule(
+        "the append time of a record is no proof that those behind it were not appended before",
+        patches=[(hour, "SLACK_MS", lambda _: 0)],
+    ),
+}
+
 # Kept by `walk.py`, as the worker does.
 OWNER_RULES: dict[str, Rule] = {
     "fencing": Rule("a takeover shuts out the owner before at the broker"),
@@ -560,14 +576,14 @@ OWNER_RULES: dict[str, Rule] = {
     "answered before sealed": Rule("a seal waits for the answers to what it covers"),
     "answers are kept": Rule("answers that have not left are in the store"),
     "verdict from the log": Rule("whether a record is refused follows from its bytes"),
-    "forget when serving": Rule("ids are forgotten once the log was read to its end", **_LAKE),
+    "high watermark": Rule("records of an open transaction are waited for before an id is forgotten"),
     "decide on all": Rule("the lake makes no copy of what was withdrawn, as far as it has landed", **_LAKE),
     "decide on what is read": Rule("the lake decides on what it has landed up to the offset that it names", **_LAKE),
     "promote anew": Rule("a request whose copy came to nothing is promoted again", **_LAKE),
     "decided before it is landed": Rule("the moment of a decision is before what it does not know", **_LAKE),
 }
 
-RULES = CORE_RULES | CONDITION_RULES | FORWARD_RULES | LAKE_CORE_RULES | OWNER_RULES
+RULES = CORE_RULES | CONDITION_RULES | FORWARD_RULES | LAKE_CORE_RULES | HOUR_RULES | OWNER_RULES
 
 
 @contextmanager

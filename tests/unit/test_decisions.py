@@ -53,14 +53,6 @@ def test_a_record_that_a_seal_covers_is_not_answered_again() -> None:
     assert [(answer.offset, answer.outcome) for answer in decided.answers] == [(2, Reply.UNKNOWN)]
 
 
-def test_an_id_that_was_done_an_hour_ago_is_not_kept() -> None:
-    partition = Partition(0)
-    partition.acquire([Sealed(end_ms=(SECOND + ID_MEMORY_S + 1) * 1000, fence=2)], None)
-    decided = decide([asked(0, DUE_MS), TimerRecord(b"b", DUE_MS + 1_000, 1, EARLY_MS, b"")], {}, partition)
-    assert {timer_id for timer_id, version in decided.versions.items() if version} == {b"b"}
-    assert [ids for ids, _ in decided.expiring.values()] == [[b"b"]]
-
-
 @pytest.mark.parametrize(
     "version",
     [

@@ -26,10 +26,9 @@ HISTORIES_OF_A_CAMPAIGN = int(os.environ.get("KAFKA_TIMERS_TEST_HISTORIES", "500
 # at most, and the number that was found belongs here.
 MISSED_BY = {
     "cancels are read again": 3_461,
-    "cancels of before": 590,
-    "epoch check": 3_266,
+    "epoch check": 1_059,
     "forgotten is known": 3_149,
-    "known from": 412,
+    "known from": 1_369,
     "marks move": 20_021,
     "undecided until sealed": 1_217,
     "unheld cancels": 16_641,
@@ -51,7 +50,7 @@ NOT_MISSED = {
     "replaced what is not read": "too rare by chance: test_a_request_that_has_replaced_another_one_long_ago_stands",
     "covered by its own offset": "too rare by chance: test_a_copy_that_is_read_during_a_scan_can_still_be_cancelled",
     "forgotten by its own offset": "too rare by chance: test_a_promoted_timer_can_be_cancelled_an_hour_after_it_…",
-    "forget when serving": "too rare by chance: test_v7_records_appended_after_the_decision_of_a_copy_are_read_again",
+    "times step back": "too rare by chance: test_an_id_is_known_though_a_record_of_another_leader_tells_a_later_time",
     "decided before it is landed": "too rare by chance: test_a_copy_that_was_underway_for_too_long_is_promoted_anew",
 }
 
@@ -419,6 +418,26 @@ def test_at_least_once_repeats_but_loses_nothing_when_a_paused_owner_goes_on() -
         assert told.fired == [0, 1, 0, 1]
 
 
+def test_a_cancel_that_is_read_during_a_scan_withdraws_a_request_that_was_read_during_it_too() -> None:
+    """Both were in one transaction. The seal of the scan says nothing about them, though they were read before it."""
+    with story() as told:
+        told.walk.take_over(told.a)
+        told.walk.at(10.5)
+        told.log.pinned = 0
+        told.walk.request(11, b"a")
+        told.walk.at(10.9)
+        told.walk.cancel()
+        told.tick(12)
+        told.begin(told.a)
+        told.log.pinned = None
+        told.a.read(1)
+        told.a.fire()
+        told.a.read()
+        told.a.answer()
+        told.walk.finish()
+        assert (told.fired, told.answers) == ([], [(1, "CANCELLED")])
+
+
 def test_an_empty_disk_is_filled_from_where_something_is_pending() -> None:
     with story() as told:
         for _ in range(20):
@@ -749,6 +768,81 @@ def test_a_timer_is_made_once_under_its_id_until_an_hour_has_passed() -> None:
         assert [outcome for _, outcome in told.answers] == ["ACCEPTED", "IGNORED", "ACCEPTED"]
 
 
+@pytest.mark.parametrize("off", [(), ("hours of what is read",), ("high watermark",)])
+def test_an_id_is_known_to_a_record_that_is_readable_late(off: tuple[str, ...]) -> None:
+    """Somebody's transaction is open for two minutes. It has a request that was appended within the hour."""
+    with story(*off) as told:
+        begin(told)
+        told.walk.request(12, b"a")
+        told.tick_until(told.a, 12)
+        again_within_an_hour(told, 3_730)
+        told.log.pinned = None
+        with broken("P[48]") if off else nullcontext():
+            told.walk.finish()
+            assert (told.fired, told.answers) == ([0], [(1, "IGNORED")])
+
+
+@pytest.mark.parametrize("off", [(), ("hours of what is read",), ("high watermark",)])
+def test_the_lake_and_the_next_owner_say_the_same_of_a_record_that_is_readable_late(off: tuple[str, ...]) -> None:
+    """The log is read from far below by an owner without a store. For that one the hour is not over."""
+    with story(*off, terms=Terms(horizon_s=100_000)) as told:
+        begin(told)
+        told.walk.request(9_000)
+        told.walk.request(12, b"a")
+        told.tick_until(told.a, 12)
+        again_within_an_hour(told, 3_730)
+        told.log.pinned = None
+        told.tick_until(told.a, told.log.now_ms // 1000 + 1)
+        told.walk.take_over(told.b, is_empty=True)
+        with broken("P") if off else nullcontext():
+            told.walk.finish()
+            assert (told.fired, told.answers) == ([1, 0], [(2, "IGNORED")])
+
+
+@pytest.mark.parametrize("off", [(), ("hours of what is read",)])
+def test_an_owner_without_a_store_still_reads_an_id_that_a_late_record_has(off: tuple[str, ...]) -> None:
+    """The first one has said that the request is ignored, and dies before its next seal."""
+    with story(*off) as told:
+        begin(told)
+        told.walk.request(12, b"a")
+        told.tick_until(told.a, 12)
+        again_within_an_hour(told, 3_614)
+        told.log.pinned = None
+        told.a.read()
+        told.a.answer()
+        told.walk.take_over(told.b, is_empty=True)
+        with broken("P[48]") if off else nullcontext():
+            told.walk.finish()
+            assert (told.fired, told.answers) == ([0], [(1, "IGNORED")])
+
+
+@pytest.mark.parametrize("off", [(), ("times step back",)])
+def test_an_id_is_known_though_a_record_of_another_leader_tells_a_later_time(off: tuple[str, ...]) -> None:
+    """The clock of the broker that leads next is four seconds behind."""
+    with story(*off) as told:
+        begin(told)
+        told.walk.request(59, b"a")
+        told.tick_until(told.a, 59)
+        told.walk.at(3_661)
+        told.walk.request(3_700)
+        told.tick_until(told.a, 3_662)
+        told.log.behind_ms = 4_000
+        told.walk.request(3_720, b"a", condition=IF_ABSENT, asks=True)
+        with broken("P[48]") if off else nullcontext():
+            told.walk.finish()
+            assert (told.fired, told.answers) == ([0, 1], [(2, "IGNORED")])
+
+
+def again_within_an_hour(told: Story, sealed_s: int) -> None:
+    """Ask for `a`, fired in second 12, on condition that it is not known, and seal *sealed_s* while that is hidden."""
+    told.walk.at(3_611.9)
+    told.log.pinned = len(told.log.records)
+    told.walk.request(8_000, b"a", condition=IF_ABSENT, asks=True)
+    for second in (sealed_s, sealed_s + 1):
+        told.tick(second)
+        told.walk.settle_down(told.a)
+
+
 @pytest.mark.parametrize("off", [(), ("ignored until done",), ("ignored is sealed",)])
 def test_a_late_ignored_request_is_named_until_it_is_done(off: tuple[str, ...]) -> None:
     """Of the scan that is done with, far behind, two slices are sealed when an owner without a store goes on."""
@@ -968,7 +1062,7 @@ def test_v6_a_copy_is_kept_however_far_ahead_it_comes(off: tuple[str, ...]) -> N
         assert told.fired == ([] if off else [0])
 
 
-@pytest.mark.parametrize("off", [(), ("known from",), ("forget when serving",)])
+@pytest.mark.parametrize("off", [(), ("known from",)])
 def test_v7_records_appended_after_the_decision_of_a_copy_are_read_again(off: tuple[str, ...]) -> None:
     """A worker without a store begins behind the cancel; the copy behind that was decided before it."""
     with story(*off, terms=SHORT_LAKE) as told:
@@ -999,6 +1093,18 @@ def test_a_copy_that_was_underway_for_too_long_is_promoted_anew(off: tuple[str, 
         append_copy(told, 0, decided=1, decided_s=10)
         told.tick_until(told.a, 40)
         assert told.fired == ([0] if off else [])
+
+
+def test_a_cancel_that_comes_after_the_due_of_a_far_request_is_too_late_though_its_copy_is_later() -> None:
+    with story(terms=SHORT_LAKE) as told:
+        told.walk.request(15, b"a")
+        told.walk.take_over(told.a)
+        told.tick_until(told.a, 16)
+        told.walk.cancel()
+        told.tick_until(told.a, 17)
+        assert told.answers == [(1, "TOO_LATE")]
+        told.walk.finish()
+        assert told.fired == [0]
 
 
 @pytest.mark.parametrize("off", [(), ("forgotten by its own offset",)])

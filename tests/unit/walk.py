@@ -28,10 +28,10 @@ from typing import Any
 # Where it is run by itself.
 sys.path.append(str(Path(__file__).parents[1]))
 
-from promises import Callback, PromiseError, Terms, Wish, check, check_at_least_once
+from promises import Audit, Callback, PromiseError, Terms, Wish, check, check_at_least_once
 from rules import switched_off
 
-from kafka_timers.core import backlog, decisions, ignored, memory_store, partition, reconcile, tick_clock
+from kafka_timers.core import backlog, decisions, hour, partition, reconcile, tick_clock
 from kafka_timers.core import rows as batches
 from kafka_timers.core.accepting import accept
 from kafka_timers.core.changes import Changes
@@ -47,7 +47,7 @@ from kafka_timers.core.wire import Condition, Copy, Forwarded, Future, Reply, Se
 START_S = 10
 MAX_CLOCK_SKEW_S = 2.0
 # In short histories an hour, and half an hour, are these, so that they end within a history.
-MEMORY_S, STALE_S = 12, 3
+MEMORY_S, STALE_S, SLACK_MS = 12, 3, 1000
 _CHECKED = frozenset((Reply.CANCELLED, Reply.MOVED, Reply.ACCEPTED, Reply.IGNORED))
 _ALL = 1 << 60
 TROUBLES = ("crash", "assign", "zombie") * 2 + (
@@ -78,6 +78,7 @@ class Log:
         self.wishes: dict[int, Wish] = {}
         self.start = 0  # retention has deleted the records below
         self.pinned: int | None = None  # somebody's open transaction begins here
+        self.behind_ms = 0  # of the clock of the broker that leads it now
         self.ticks: list[tuple[int, int, int]] = []  # second, UNIX milliseconds of its append, end of readable records
         self.seals: list[Sealed] = []
         self.kept_seals: list[tuple[str, Sealed]] = []  # the ones that compaction has left
@@ -117,6 +118,7 @@ class Owner:
         self.target_ms = 0  # the open scan goes up to here
         self.limit_ms = 0  # and no scan further: the end of the last second that was read
         self.outbox: list[Answer] = []
+        self.asked: tuple[int, int] | None = None  # what was sealed when it asked for a high watermark, and the answer
         self._held: deque[tuple[Sequence[Record], int]] = deque()
         self._read_from: int | None = None
 
@@ -134,6 +136,7 @@ class Owner:
         log.in_doubt = None
         self.epoch, self.is_up, self.end, self.target_ms = log.epoch, True, log.stable, 0
         self.limit_ms = 0
+        self.asked = None
         self._held.clear()
         self.partition = now = walk.partition_class(0, walk.terms.horizon_s)
         local, (read_from, self._read_from) = self.disk.head, (self._read_from, None)
@@ -194,8 +197,6 @@ class Owner:
         to = min(log.stable, at + count)
         if at >= to:
             return
-        if "forget when serving" in self.walk.off:
-            self.forget()
         records = [self.walk.seen(record) for record in log.records[at:to] if record]
         try:
             self._ingest(records, to)
@@ -217,7 +218,10 @@ class Owner:
             raise next(iter(accepted.faults.values()))
         held = records[accepted.count :]
         kept_to = held[0].offset if held else position
-        changes = self.partition.read(kept_to, accepted.rows, accepted.offsets, accepted.decided)
+        appended_ms = max([record.timestamp for record in records[: accepted.count]], default=0)
+        changes = self.partition.read(
+            kept_to, accepted.rows, accepted.offsets, accepted.decided, appended_ms=appended_ms
+        )
         self.write(changes)
         if held:
             self._held.append((held, position))
@@ -238,7 +242,14 @@ class Owner:
 
     def forget(self) -> None:
         """Forget timer ids that are old enough."""
-        self.disk.forget(self.partition.sealed_ms // 1000 - 1)
+        now = self.partition
+        if self.asked is None:
+            log = self.log
+            self.asked = now.sealed_ms, log.stable if "high watermark" in self.walk.off else len(log.records)
+        if now.position >= self.asked[1]:
+            now.passed(self.asked[0])
+            self.asked = None
+        self.disk.forget(now.forgets_s)
 
     # --- firing ------------------------------------------------------------------------------------------------------
 
@@ -412,6 +423,11 @@ class Lake:
         walk, log, off = self.walk, self.walk.log, self.walk.off
         known = decided - 2 if "decide on what is read" in off else decided
         wishes = {at: wish for at, wish in log.wishes.items() if at < known}
+        if any(wish.condition or wish.first_ms is not None for wish in wishes.values()):
+            # Whether a condition held, the seals must say; those that cover all of these may not be there yet.
+            audit = Audit(wishes, walk.terms)
+            audit.follow(log.seals, {each.offset for each in log.callbacks if each.is_reject})
+            wishes = {at: wish for at, wish in wishes.items() if at not in audit.ignored}
         copied = walk.valid_copies(wishes)
         if "promote anew" in off:
             copied = {wish.original.offset for wish in wishes.values() if wish.original}
@@ -425,7 +441,9 @@ class Lake:
                 withdrawn.add(before)
             if not wish.is_cancel:
                 last[wish.timer_id] = at
-        now_s = log.now_ms // 1000
+        # What it does not know was appended later.
+        unknown = next((wish for at, wish in log.wishes.items() if at >= known), None)
+        now_s = (unknown.appended_ms if unknown else log.now_ms) // 1000
         for at, wish in wishes.items():
             is_near = wish.second - wish.appended_ms // 1000 <= walk.terms.horizon_s
             if wish.is_cancel or wish.is_refused or wish.original or is_near or at in copied:
@@ -439,7 +457,9 @@ class Lake:
     def promote(self) -> None:
         """Decide, and put the copies on their way: some are lost, some come twice, some come too late to be of use."""
         walk = self.walk
-        for each in self.copies(walk.log.stable):
+        if (decided := min(walk.log.stable, walk.judged)) == 0:
+            return
+        for each in self.copies(decided):
             for _ in range(walk.rng.choice((0, 1, 1, 1, 2))):
                 self.on_their_way.append((walk.log.now_ms + walk.between(0, 6000), each))
 
@@ -501,7 +521,7 @@ class Walk:
         self.slice_rows = 1000
         self.seal_every_s = 0
         self.skew_ms = 0
-        self.named = self.conditional = self.shaped = self.forwarded = self.pins = 0.0
+        self.named = self.conditional = self.shaped = self.forwarded = self.pins = self.hourly = 0.0
         self.impatient = self.ticks_coalesced = self.stubborn = self.seals_tail = 0.0
         self.commit_lost = self.commit_in_doubt = self.commit_unanswered = 0.0
         self.is_troubled = False
@@ -529,7 +549,8 @@ class Walk:
     def request(self, second: int = 0, timer_id: bytes = b"", **more: Any) -> int:
         """Append a request for a timer, or a cancel; *more* are fields of its `Wish`. Return its offset."""
         log = self.log
-        offset, wish = len(log.records), Wish(second, timer_id=timer_id, appended_ms=log.now_ms, **more)
+        appended_ms = log.now_ms - log.behind_ms
+        offset, wish = len(log.records), Wish(second, timer_id=timer_id, appended_ms=appended_ms, **more)
         future = Future(cancel=wish.is_cancel, millis=wish.millis, condition=wish.condition)  # type: ignore[arg-type]
         if not wish.is_cancel:
             if wish.has_callback:
@@ -545,7 +566,7 @@ class Walk:
         if wish.expected is not None:
             future.ifRequest = f"0:{wish.expected}"
         key = b"soon" if wish.is_refused else b"%d" % (wish.second or 1)
-        log.records.append(Record(offset, log.now_ms, key, future.SerializeToString()))
+        log.records.append(Record(offset, appended_ms, key, future.SerializeToString()))
         log.wishes[offset] = wish
         if self.trace:
             self.say(f"#{offset}: {told_of(wish)}")
@@ -566,8 +587,12 @@ class Walk:
                 decided=original.decided_s,
             )
         )
-        log.records.append(Record(offset, log.now_ms, of.key, future.SerializeToString()))
-        log.wishes[offset] = wish._replace(original=original, appended_ms=log.now_ms)
+        # Its condition was judged before.
+        future.ClearField("condition")
+        future.ClearField("ifRequest")
+        appended_ms = log.now_ms - log.behind_ms
+        log.records.append(Record(offset, appended_ms, of.key, future.SerializeToString()))
+        log.wishes[offset] = wish._replace(original=original, appended_ms=appended_ms)
         self.say(f"#{offset}: copy of #{original.offset}, decided at {original.decided}")
         return offset
 
@@ -627,6 +652,13 @@ class Walk:
                 valid.add(wish.original.offset)
         return valid
 
+    @property
+    def judged(self) -> int:
+        """The offset up to which the lake can tell whether conditions held; all, where there are none."""
+        if self.conditional or self.forwarded:
+            return self.log.seals[-1].fence if self.log.seals else 0
+        return len(self.log.records)
+
     # --- for told stories --------------------------------------------------------------------------------------------
 
     def take_over(self, owner: Owner, *, is_empty: bool = False) -> None:
@@ -665,11 +697,12 @@ class Walk:
         self.pins = rng.choice((0.02, 0.12))
         self.seal_every_s = rng.choice((0, 2, 5))
         self.named = rng.choice((0.0, 0.7, 0.9) if has_lake else (0.0, 0.5, 0.9))
-        if self.is_fenced and not has_lake:
-            self.conditional = rng.choice((0.0, 0.5))
+        if self.is_fenced:
+            self.conditional = self.ways.choice((0.0, 0.0, 0.5)) if has_lake else rng.choice((0.0, 0.5))
         self.shaped = rng.choice((0.0, 0.3))
-        if self.is_fenced and not has_lake:
+        if self.is_fenced:
             self.forwarded = self.ways.choice((0.0, 0.5))
+        self.hourly = self.ways.choice((0.0, 0.1, 0.2)) if self.terms.is_forgetful else 0.0
         self.instants = rng.choice((0.0, 0.5, 0.9))
         # Some are due more than an hour after they were asked for.
         self.far_s = 12 if has_lake and self.ways.random() < 0.5 else 25
@@ -680,6 +713,8 @@ class Walk:
         self.owner.take_over()
         for _ in range(rng.choice((40, 70, 110))):
             dice = rng.random()
+            if self.ways.random() < self.hourly:
+                self.come_again()
             if dice < trouble:
                 self.trouble()
             elif dice < 0.3:
@@ -739,9 +774,48 @@ class Walk:
             first_ms=self.some_first_ms(),
         )
 
+    def come_again(self) -> None:
+        """Have an id that is known already come again about the end of its hour, also where nobody can read it yet."""
+        ways, log = self.ways, self.log
+        if ways.random() < 0.3:
+            log.behind_ms = ways.choice((0, 300, 900))
+        wish = ways.choice([wish for wish in log.wishes.values() if wish.timer_id] or [Wish()])
+        over_ms = hour.over_ms(wish.appended_ms if wish.is_cancel or ways.random() < 0.3 else wish.due_ms)
+        by_ms = over_ms - log.now_ms + ways.randrange(-600, 400)
+        if not wish.timer_id or not 0 < by_ms < MEMORY_S * 1500:
+            return
+        self.pass_time(by_ms)
+        if log.pinned is None and ways.random() < 0.7:
+            log.pinned = len(log.records)
+        again = log.now_ms // 1000 + ways.randrange(1, self.far_s if self.terms.horizon_s else 6)
+        condition = ways.choice((Condition.IF_ABSENT, 0)) if self.conditional else 0
+        first_ms = log.now_ms - MEMORY_S * 1000 if self.forwarded and ways.random() < 0.3 else None
+        self.request(again, wish.timer_id, asks=True, condition=condition, first_ms=first_ms)
+        owner = self.owner
+        if owner.is_up and not owner.is_paused and ways.random() < 0.8:
+            self.pass_time(ways.randrange(300, STALE_S * 1000 - 300))
+            self.guarded(owner, lambda: self.catch_up(owner))
+            if ways.random() < 0.3:
+                owner.down("is down")
+                self.owner = ways.choice(self.owners)
+                self.owner.is_up = self.owner.is_paused = False
+                self.owner.disk = MemoryStore()
+            if ways.random() < 0.5:
+                log.pinned = None
+
+    def catch_up(self, owner: Owner) -> None:
+        """Have *owner* fire all that it can, and forget what it may."""
+        for _ in range(100):
+            if not (owner.is_up and owner.can_fire):
+                break
+            owner.fire()
+        if owner.is_serving:
+            owner.forget()
+
     def some_first_ms(self) -> int | None:
         """Have some come from another partition, where they were appended a while ago."""
-        return self.log.now_ms - self.ways.randrange(1, 2000) if self.ways.random() < self.forwarded else None
+        behind_ms = self.log.behind_ms + self.ways.randrange(1, 2000)
+        return self.log.now_ms - behind_ms if self.ways.random() < self.forwarded else None
 
     def some_millis(self) -> int:
         return self.rng.choice((1, 250, 500, 500, 750, 999))
@@ -940,12 +1014,9 @@ def told_of(wish: Wish) -> str:
 
 # Where the times are named that a short history has shorter.
 _TIMES: tuple[tuple[ModuleType, str, int], ...] = (
-    (partition, "ID_MEMORY_MS", MEMORY_S * 1000),
-    (ignored, "ID_MEMORY_MS", MEMORY_S * 1000),
-    (reconcile, "ID_MEMORY_MS", MEMORY_S * 1000),
-    (decisions, "ID_MEMORY_MS", MEMORY_S * 1000),
+    (hour, "ID_MEMORY_MS", MEMORY_S * 1000),
+    (hour, "SLACK_MS", SLACK_MS),
     (decisions, "COPY_STALE_S", STALE_S),
-    (memory_store, "ID_MEMORY_S", MEMORY_S),
 )
 SHORT = Terms(memory_s=MEMORY_S, stale_s=STALE_S, is_forgetful=True)
 

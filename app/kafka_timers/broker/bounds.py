@@ -76,6 +76,10 @@ class LogBounds:
                 await asyncio.sleep(_PAUSE_S)
                 await self.refresh()
 
+    async def watermark(self, number: int) -> int:
+        """Return the offset after the last record, also where it belongs to a transaction that is open."""
+        return (await self._ask(number, ListOffsets.END, is_committed=False)).offset
+
     async def ends(self, numbers: Collection[int]) -> dict[int, int]:
         """Return the offset after the last record of each partition; see `end`."""
         return dict(zip(numbers, await asyncio.gather(*map(self.end, numbers)), strict=True))

@@ -45,6 +45,8 @@ class Head:
         scan: the open scan, if there is one.
         done_below: the highest `restore_from` that was sealed; a store does not keep it.
         read: sums of the records up to `position`, or up to a higher offset if that is known; None before a takeover.
+        passed_ms: UNIX milliseconds before which no unread record was appended, but for `hour.SLACK_MS`; a store does
+            not keep it.
     """
 
     position: int
@@ -54,6 +56,7 @@ class Head:
     scan: Scan | None
     done_below: int = 0
     read: ReadSums | None = None
+    passed_ms: int = 0
 
     @property
     def must_read_to(self) -> int:

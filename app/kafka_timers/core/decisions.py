@@ -32,7 +32,7 @@ from kafka_timers.core.versions import (
     Withdrawn,
     cancel_name,
 )
-from kafka_timers.core.wire import COPY_STALE_S, ID_MEMORY_MS, Condition, Reply, is_far
+from kafka_timers.core.wire import COPY_STALE_S, Condition, Reply, is_far
 
 Known = MutableMapping[bytes, Version | None]
 
@@ -100,13 +100,13 @@ def _decide(record: TimerRecord, known: Known, partition: Partition, out: Decide
     if effect is Effect.WITHDRAWS and before is not None:
         kept = before._replace(cancelled=True)
         if before.far:
-            out.remember.append((before.offset, record.appended_ms // 1000 * 1000))
+            out.remember.append((before.offset, record.appended_ms))
         else:
             _withdraw(record, before, partition, out)
     elif effect is Effect.FORGOTTEN and before is not None:
         kept = before.doubted
     if record.due_ms is None and not record.condition:
-        _remember_cancel(record, known, partition, out)
+        _remember_cancel(record, known, out)
     _keep(record, before, kept, known, partition, out)
     if record.reply_topic and not partition.is_answered(record.offset):
         about = None if outcome in (Reply.UNKNOWN, Reply.ACCEPTED) else before
@@ -131,8 +131,7 @@ def _withdraw(record: TimerRecord, before: Version, partition: Partition, out: D
     out.withdrawn.append(Withdrawn(key, before.counted, record.timer_id, not is_cancel))
     # After a cancel the id is known until an hour after the second of the cancelled request, so that must be read
     # again. Held by test_an_id_that_was_cancelled_long_ago_is_known_to_an_owner_that_reads_the_log_again.
-    since_ms = before.second_ms if is_cancel else record.appended_ms // 1000 * 1000
-    out.remember.append((before.counted, since_ms))
+    out.remember.append((before.counted, before.due_ms if is_cancel else record.appended_ms))
 
 
 def _keep(
@@ -148,14 +147,14 @@ def _keep(
     # From this UNIX second on an hour is counted; 0 if it is counted already.
     from_s = 0
     if record.due_ms is not None:
-        kept = Version(record.due_ms, record.offset, far=record.far)
+        kept = Version(record.due_ms, record.offset)
         from_s = kept.second
         if record.far:
-            from_s = appended_s
-            out.remember.append((record.offset, appended_s * 1000))
+            kept, from_s = kept._replace(far=True, appended_ms=record.appended_ms), appended_s
+            out.remember.append((record.offset, record.appended_ms))
         elif kept.due_ms < partition.scanned_ms:
             if partition.is_done(kept):
-                out.remember.append((record.offset, from_s * 1000))
+                out.remember.append((record.offset, record.due_ms))
             else:
                 from_s = partition.scanned_ms // 1000
         if horizon_s:
@@ -165,10 +164,7 @@ def _keep(
         kept = (kept or Version(0, 0, cancelled=True))._replace(by=record.offset)
         from_s = appended_s if kept.far else max(kept.second, appended_s)
     if from_s and kept:
-        if from_s * 1000 <= _now_ms(record, partition) - ID_MEMORY_MS:
-            kept = None
-        else:
-            _know(record.timer_id, kept, from_s, out)
+        _know(record.timer_id, kept, from_s, out)
     if kept is not before or record.condition:
         known[record.timer_id] = out.versions[record.timer_id] = kept
 
@@ -184,30 +180,20 @@ def _know(name: bytes, version: Version, from_s: int, out: Decided) -> None:
     expiring[1].append(version.made_at)
 
 
-def _now_ms(record: TimerRecord, partition: Partition) -> int:
-    """Return the moment that decides whether an hour is over."""
-    sealed_ms = partition.sealed_ms - 1000
-    # A later copy may have been decided without this record, however long ago that is when the log is read anew.
-    return min(sealed_ms, record.appended_ms // 1000 * 1000) if partition.horizon_s else sealed_ms
-
-
 # --- conditions ------------------------------------------------------------------------------------------------------
 
 
 def _holds(record: TimerRecord, before: Version | None, effect: Effect | None, partition: Partition) -> bool:
     if record.offset in partition.ignored:
         return False
+    # Judge by the append time, not by memory: another worker, and the lake, may remember an id for longer.
+    is_known = before is not None and not before.is_over(record.appended_ms)
+    is_meant = before is not None and before.offset == record.expected
     if record.condition == Condition.IF_ABSENT:
-        # Judge by the append time, not by memory, so that a worker that reads the log again decides the same.
-        if before is None or not before.due_ms:
-            return True
-        if before.offset == record.expected:
-            return record.appended_ms >= before.due_ms
-        return record.appended_ms >= before.second_ms + ID_MEMORY_MS
+        return not is_known or (is_meant and before is not None and record.appended_ms >= before.due_ms)
     if before is None and partition.has_replaced(record.offset, record.appended_ms):
         return True
-    is_meant = record.expected is None or (before is not None and before.offset == record.expected)
-    return is_meant and effect in (Effect.WITHDRAWS, Effect.FORGOTTEN)
+    return is_known and (is_meant or record.expected is None) and effect in (Effect.WITHDRAWS, Effect.FORGOTTEN)
 
 
 def _ignore(
@@ -225,21 +211,18 @@ def _ignore(
 # --- requests that were sent on --------------------------------------------------------------------------------------
 
 
-def _remember_cancel(record: TimerRecord, known: Known, partition: Partition, out: Decided) -> None:
+def _remember_cancel(record: TimerRecord, known: Known, out: Decided) -> None:
     """
     Remember a cancel for an hour, since its request may be on its way here from another partition.
 
     This includes cancels that have withdrawn a request: a worker that reads the log again cannot always tell whether
     they have.
     """
-    appended_ms = record.appended_ms // 1000 * 1000
-    if appended_ms + ID_MEMORY_MS <= _now_ms(record, partition):
-        return
     first_ms = record.first_ms if record.first else record.appended_ms
     name, cancel = cancel_name(record.timer_id), Version(first_ms, record.offset, cancelled=True)
     known[name] = cancel
-    _know(name, cancel, appended_ms // 1000, out)
-    out.remember.append((record.offset, appended_ms))
+    _know(name, cancel, record.appended_ms // 1000, out)
+    out.remember.append((record.offset, record.appended_ms))
 
 
 def _is_taken_back(record: TimerRecord, known: Known, partition: Partition) -> bool:
@@ -249,9 +232,7 @@ def _is_taken_back(record: TimerRecord, known: Known, partition: Partition) -> b
     if record.offset in partition.ignored:
         return True
     cancel = known.get(cancel_name(record.timer_id))
-    if cancel is None:
-        return False
-    return record.first_ms < cancel.due_ms and record.appended_ms < cancel.due_ms + ID_MEMORY_MS
+    return cancel is not None and record.first_ms < cancel.due_ms and not cancel.is_over(record.appended_ms)
 
 
 # --- copies ----------------------------------------------------------------------------------------------------------
@@ -290,4 +271,4 @@ def _decide_copy(record: TimerRecord, original: Original, known: Known, partitio
         known[record.timer_id] = version
         _know(record.timer_id, version, max(version.second, appended_s), out)
         if partition.is_done(version):
-            out.remember.append((original.decided, version.second * 1000))
+            out.remember.append((original.decided, version.due_ms))

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from kafka_timers.core.changes import Head
-from kafka_timers.core.wire import ID_MEMORY_MS
+from kafka_timers.core.hour import forgets_ms, over_ms
 
 # Each seal names the ignored requests that still wait. Above this number the oldest are forgotten, and would fire if a
 # worker without a store read the log again.
@@ -30,9 +30,10 @@ def unnamed_of(ignored: Mapping[int, int], head: Head, restore_from: int) -> lis
     Args:
         head: the progress once the seal is durable.
     """
+    now_ms = forgets_ms(head.sealed_ms, head.passed_ms)
     gone = [
         at
-        for at, due in ignored.items()
-        if (due + ID_MEMORY_MS < head.sealed_ms and at < head.snapshot if due else at < restore_from)
+        for at, due_ms in ignored.items()
+        if (over_ms(due_ms) <= now_ms and at < head.snapshot if due_ms else at < restore_from)
     ]
     return [*gone, *sorted(ignored)[:-IGNORED_MAX]]

@@ -12,7 +12,6 @@ from kafka_timers.core import rows as batches
 from kafka_timers.core.backlog import Count
 from kafka_timers.core.changes import Changes, Head, Mark, Row
 from kafka_timers.core.versions import Answer, Version
-from kafka_timers.core.wire import ID_MEMORY_S
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
@@ -79,9 +78,9 @@ class MemoryStore:
         """Return the version of each of *names*."""
         return [self.known.get(name) for name in names]
 
-    def forget(self, second: int) -> None:
-        """Forget the names that expire at the UNIX *second* or earlier."""
-        while self._expiring and self._expiring[0][0] <= second - ID_MEMORY_S:
+    def forget(self, begun_s: int) -> None:
+        """Forget the names whose hour began at the UNIX second *begun_s* or earlier."""
+        while self._expiring and self._expiring[0][0] <= begun_s:
             _, _, names, offsets = self._expiring.pop(0)
             for name, offset in zip(names, offsets, strict=True):
                 version = self.known.get(name)

@@ -35,12 +35,13 @@ from types import MappingProxyType
 from kafka_timers.core.backlog import Backlog, Count, Tally, chunk_of, chunks_of
 from kafka_timers.core.changes import Changes, Head, Mark, Row, Scan
 from kafka_timers.core.contents import DIGESTS, Contents
+from kafka_timers.core.hour import begun_s, forgets_ms, over_ms
 from kafka_timers.core.ignored import named_of, unnamed_of
 from kafka_timers.core.keys import FIRST_MS, Copied, first_key, late_key, row_key
 from kafka_timers.core.sums import ReadSums, fired_digest_of
 from kafka_timers.core.takeover import start_of
 from kafka_timers.core.versions import Decided, Effect, Version
-from kafka_timers.core.wire import FORMAT, ID_MEMORY_MS, Sealed, is_complete
+from kafka_timers.core.wire import FORMAT, Sealed, is_complete
 
 
 class Partition:
@@ -131,13 +132,27 @@ class Partition:
 
     def restore(self, counts: Mapping[int, Count]) -> None:
         """Take over the counts of a store that is worth keeping."""
-        now_ms = _last_ms(self.sealed_ms)
-        self.backlog.apply({chunk: (count, until if until > now_ms else 0) for chunk, (count, until) in counts.items()})
+        self.backlog.apply(counts)
 
     @property
     def must_read_to(self) -> int:
         """See `Head`."""
         return self.head.must_read_to
+
+    # --- the hour of ids ---------------------------------------------------------------------------------------------
+
+    @property
+    def forgets_s(self) -> int:
+        """The last UNIX second from which on an hour is over, so that the ids with that hour can be forgotten."""
+        return begun_s(self._forgets_ms)
+
+    @property
+    def _forgets_ms(self) -> int:
+        return forgets_ms(self.sealed_ms, self.head.passed_ms)
+
+    def passed(self, moment_ms: int) -> None:
+        """Note that all below a high watermark has been read that was asked for after *moment_ms*."""
+        self.head = replace(self.head, passed_ms=max(self.head.passed_ms, moment_ms))
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
@@ -217,13 +232,12 @@ class Partition:
         Args:
             offset: offset of the request, which is not among the `ignored` ones.
         """
-        hour_is_over = appended_ms // 1000 * 1000 + ID_MEMORY_MS <= self.newest_ms
-        return offset < self.replaced_below and hour_is_over
+        return offset < self.replaced_below and over_ms(appended_ms) <= self.newest_ms
 
     @property
     def newest_ms(self) -> int:
         """The begin of the last second that a scan has begun to look at; `has_replaced` counts its hour up to there."""
-        return _last_ms(self.scanned_ms)
+        return self.scanned_ms - 1000
 
     def is_answered(self, offset: int) -> bool:
         """Tell whether the record at *offset* was answered before; no seal covers a record that was not."""
@@ -237,6 +251,7 @@ class Partition:
         decided: Decided | None = None,
         *,
         read: ReadSums | None = None,
+        appended_ms: int = 0,
     ) -> Changes:
         """
         Return the changes after more of the log has been read.
@@ -245,15 +260,17 @@ class Partition:
             position: offset up to which it has been read.
             offsets: offsets under which these count as pending, ascending.
             read: sums of the records read by then, if they were counted.
+            appended_ms: UNIX milliseconds at which the last of these records was appended; 0 if there is none.
         """
-        tally = self.tally()
+        tally, before = self.tally(), self.head
         tally.add(chunks_of(offsets, ascending=True))
-        head = replace(self.head, position=position, read=self.head.read if read is None else read)
+        passed_ms = max(before.passed_ms, appended_ms)
+        head = replace(before, position=position, read=before.read if read is None else read, passed_ms=passed_ms)
         changes = Changes(head, rows=list(rows), counts=tally.counts)
         if decided is not None:
             tally.remove(chunks_of([each.counted for each in decided.withdrawn]))
             for offset, since_ms in decided.remember:
-                tally.remember([chunk_of(offset)], since_ms + ID_MEMORY_MS)
+                tally.remember([chunk_of(offset)], over_ms(since_ms))
             changes.marks = {each.key: Mark(each.timer_id, each.superseded) for each in decided.withdrawn}
             changes.versions, changes.answers = decided.versions, decided.answers
             changes.expiring, changes.last = decided.expiring, decided.last
@@ -268,7 +285,7 @@ class Partition:
     @property
     def restore_from(self) -> int:
         """An offset on `timer-request` below which nothing waits or is remembered; at most one chunk below the best."""
-        return self._lowest(self.tally(), _last_ms(self.sealed_ms))
+        return self._lowest(self.tally(), self._forgets_ms)
 
     @property
     def restorable_from(self) -> int:
@@ -336,7 +353,7 @@ class Partition:
             pending=after.pending,
             fence=scan.snapshot,
             through=None if complete else contents.through,
-            restore_from=self._lowest(after, _last_ms(scan.end_ms)),
+            restore_from=self._lowest(after, forgets_ms(scan.end_ms, self.head.passed_ms)),
             horizon_s=self.horizon_s,
             horizon_from=self.horizon_from,
             ignored=named_of(self.ignored),
@@ -356,7 +373,7 @@ class Partition:
         scan, after = self._open(), self._tally_without(contents)
         if is_complete(seal):
             head = replace(self.head, sealed_ms=scan.end_ms, snapshot=scan.snapshot, scan=None)
-            after.forget(_last_ms(scan.end_ms))
+            after.forget(forgets_ms(scan.end_ms, head.passed_ms))
         else:
             head = replace(self.head, scan=scan._replace(through=seal.through))
         changes = Changes(replace(head, done_below=seal.restore_from), drop_before=drop_before, counts=after.counts)
@@ -367,24 +384,14 @@ class Partition:
         tally = self.tally()
         tally.remove(contents.chunks)
         if contents.named:
-            last_ms = self._open().end_ms - 1
-            tally.remember(contents.chunks, last_ms - last_ms % 1000 + ID_MEMORY_MS)
+            tally.remember(contents.chunks, over_ms(self._open().end_ms - 1))
         return tally
 
     def tally(self) -> Tally:
         """Return an empty change of the counts of pending requests."""
-        return Tally(self.backlog, _last_ms(self.sealed_ms))
+        return Tally(self.backlog, self._forgets_ms)
 
     def _open(self) -> Scan:
         if self.scan is None:
             raise AssertionError("no scan is open: begin() comes first")
         return self.scan
-
-
-def _last_ms(end_ms: int) -> int:
-    """
-    Return the latest begin of a second that ends at *end_ms* or before.
-
-    Ids are forgotten an hour after their second began, once the whole second in which that hour ends is sealed.
-    """
-    return end_ms - 1000

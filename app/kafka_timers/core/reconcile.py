@@ -12,9 +12,9 @@ from kafka_timers.core import rows as batches
 from kafka_timers.core.accepting import Lookup
 from kafka_timers.core.backlog import chunk_of, chunks_of
 from kafka_timers.core.changes import Changes, Head, Mark, Row
+from kafka_timers.core.hour import over_ms
 from kafka_timers.core.keys import copied_in, counted_under, first_key, is_batch, parts_of
 from kafka_timers.core.partition import Partition
-from kafka_timers.core.wire import ID_MEMORY_MS
 
 
 def unreconciled(partition: Partition, local: Head) -> bytes:
@@ -71,8 +71,7 @@ def reconcile(
     tally.remove(chunks_of([counted_under(was) for was in done]))
     if has_ids:
         for was in done:
-            due_ms = parts_of(was)[0]
-            tally.remember([chunk_of(counted_under(was))], due_ms - due_ms % 1000 + ID_MEMORY_MS)
+            tally.remember([chunk_of(counted_under(was))], over_ms(parts_of(was)[0]))
     changes = Changes(partition.head, removed=removed, rows=moved, counts=tally.counts)
     _reconcile_marks(partition, marks, lookup, changes)
     return changes

@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum, auto
 from typing import NamedTuple
 
+from kafka_timers.core.hour import over_ms
 from kafka_timers.core.keys import Copied
 from kafka_timers.core.wire import Condition, Reply, Sealed
 
 _VERSION = struct.Struct(">QHQQB")
 _COPIED = struct.Struct(">QQ")
+_SINCE = struct.Struct(">Q")
 _ANSWER = struct.Struct(">BBI")
 _OFFSET = struct.Struct(">Q")
 
@@ -37,6 +39,7 @@ class Version(NamedTuple):
         unsure: whether it is done, but nobody can tell any more whether a cancel was in time; then it counts as
             cancelled.
         waits: only in an answer: whether it could still be withdrawn when that was decided.
+        appended_ms: of a request that is left to the lake, UNIX milliseconds of its append; else 0.
     """
 
     due_ms: int
@@ -47,16 +50,20 @@ class Version(NamedTuple):
     copied: Copied | None = None
     unsure: bool = False
     waits: bool = False
+    appended_ms: int = 0
 
     @property
     def second(self) -> int:
         """UNIX second of the due."""
         return self.due_ms // 1000
 
-    @property
-    def second_ms(self) -> int:
-        """UNIX milliseconds of the begin of its second; its id is known for an hour from then on."""
-        return self.due_ms - self.due_ms % 1000
+    def is_over(self, appended_ms: int) -> bool:
+        """
+        Tell whether its id is unknown by now to a record that was appended at *appended_ms*.
+
+        Nobody knows the id of a far request for longer than an hour, until it comes back as a copy.
+        """
+        return not self.due_ms or appended_ms >= over_ms(self.appended_ms if self.far else self.due_ms)
 
     @property
     def latest(self) -> int:
@@ -93,15 +100,21 @@ class Version(NamedTuple):
         second, millis = divmod(self.due_ms, 1000)
         flags = self.cancelled | self.far << 1 | self.unsure << 2 | self.waits << 3
         row = _VERSION.pack(second, millis, self.offset, self.by, flags)
-        return row + _COPIED.pack(*self.copied) if self.copied else row
+        if self.copied:
+            return row + _COPIED.pack(*self.copied)
+        return row + _SINCE.pack(self.appended_ms) if self.far else row
 
     @classmethod
     def unpack(cls, row: bytes) -> "Version":
         """Return the version in a *row* from `pack`."""
         second, millis, offset, by, flags = _VERSION.unpack_from(row)
-        copied = Copied(*_COPIED.unpack_from(row, _VERSION.size)) if len(row) > _VERSION.size else None
         cancelled, far, unsure, waits = (bool(flags & bit) for bit in (1, 2, 4, 8))
-        return cls(second * 1000 + millis, offset, cancelled, by, far, copied, unsure, waits)
+        copied, appended_ms = None, 0
+        if far:
+            (appended_ms,) = _SINCE.unpack_from(row, _VERSION.size)
+        elif len(row) > _VERSION.size:
+            copied = Copied(*_COPIED.unpack_from(row, _VERSION.size))
+        return cls(second * 1000 + millis, offset, cancelled, by, far, copied, unsure, waits, appended_ms)
 
 
 class Effect(Enum):

@@ -79,6 +79,11 @@ class EndOffsets:
         # If this fails too, its error has the reason.
         return await self._bounds.end(number) if end is None else end
 
+    def asked_s(self, second: int) -> float:
+        """Return the time of the question after tick *second*, on the monotonic clock; now if there was none yet."""
+        asked = self._round
+        return asked.began_s if asked and asked.second == second else self._clock.elapsed_s()
+
     def proved(self, number: int, at_s: float) -> None:
         """Note that at *at_s*, on the monotonic clock, the true end of partition *number* was known."""
         self._proved_s[number] = max(at_s, self._proved_s.get(number, at_s))

@@ -173,15 +173,19 @@ class Firing:
         Raises:
             Exception: the partition must be taken over again.
         """
-        ports, partition, end_ms = self._ports, self._partition, self._end_ms(second)
+        ports, partition, began_s = self._ports, self._partition, self._ports.clock.elapsed_s()
+        end_ms = self._end_ms(second, began_s)
         if end_ms <= partition.sealed_ms:
             return
-        began_s = ports.clock.elapsed_s()
         with ports.gate.firing():
             if second != self._asked_for:
+                # Another partition of this worker may have asked for both, some moments ago.
+                asked_ms = self._end_ms(second, ports.ends.asked_s(second))
                 await self._read_up_to(await ports.ends.end(self._number, second))
                 self._asked_for = second
-            elif self._names_any(end_ms):
+            else:
+                asked_ms = partition.sealed_ms
+            if self._names_any(asked_ms, end_ms):
                 # A request that was appended before that moment may withdraw one of them.
                 await self._read_up_to(await ports.bounds.end(self._number))
             self._opened_s = ports.clock.elapsed_s()
@@ -196,17 +200,19 @@ class Firing:
     def _fires_within_seconds(self) -> bool:
         return self._ports.settings.instant_every_ms > 0
 
-    def _end_ms(self, second: int) -> int:
-        """Return the end of the moments that have come, given that *second* is ticked."""
+    def _end_ms(self, second: int, at_s: float) -> int:
+        """Return the end of the moments that had come at *at_s* (monotonic), given that *second* is ticked."""
         end_ms = (second + 1) * 1000
         if not self._fires_within_seconds:
             return end_ms
-        now_ms = self._tick_clock.now_ms(self._ports.clock.elapsed_s())
+        now_ms = self._tick_clock.now_ms(at_s)
         return min(max(second * 1000, now_ms or 0) + 1, end_ms)
 
-    def _names_any(self, end_ms: int) -> bool:
-        """Tell whether a request due before *end_ms* has an id. With many requests, assume that one has."""
-        start, end = first_key(self._partition.sealed_ms), first_key(end_ms)
+    def _names_any(self, start_ms: int, end_ms: int) -> bool:
+        """Tell whether a request due between these moments has an id. With many requests, assume that one has."""
+        if start_ms >= end_ms:
+            return False
+        start, end = first_key(max(start_ms, self._partition.sealed_ms)), first_key(end_ms)
         rows = enumerate(self._follower.store.rows(start, end))
         return any(number == _LOOKED_AT or batches.may_be_named(key, row) for number, (key, row) in rows)
 

@@ -209,9 +209,8 @@ class Follower:
         kept_to, held = position, records[accepted.count :]
         if held:
             kept_to = held[0].offset
-        counted = self.partition.head.read
+        kept, counted = records[: accepted.count], self.partition.head.read
         if counted is not None:
-            kept = records[: accepted.count]
             counted = counted.read_on(self._number, kept, kept_to, accepted.far, accepted.cancels)
         changes = self.partition.read(
             kept_to,
@@ -219,6 +218,7 @@ class Follower:
             accepted.offsets,
             accepted.decided,
             read=counted,
+            appended_ms=max([record.timestamp for record in kept], default=0),
         )
         self.write(changes)
         if held:

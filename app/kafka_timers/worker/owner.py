@@ -18,9 +18,12 @@ from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from aiokafka.errors import KafkaError
+
 from kafka_timers.broker.seals import Tail
 from kafka_timers.core.changes import Changes
 from kafka_timers.core.decisions import true_by_now
+from kafka_timers.core.hour import SLACK_MS
 from kafka_timers.core.keys import FIRST_MS
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.tick_clock import TickClock, TickRead
@@ -405,10 +408,20 @@ class Owner:
 
     async def _forget(self) -> None:
         """Forget timer ids that are old enough, until cancelled."""
+        asked: tuple[int, int] | None = None
         while True:
             await asyncio.sleep(_FORGET_EVERY_S)
-            # Not before it serves: until then copies may be read that were decided while the ids were still known.
-            while self._serving and self._follower.store.forget(self._partition.sealed_ms // 1000 - 1):
+            if not self._serving:
+                continue
+            partition = self._partition
+            if asked is None and partition.sealed_ms - partition.head.passed_ms > SLACK_MS:
+                # No record was read that tells the time.
+                with suppress(KafkaError):
+                    asked = partition.sealed_ms, await self._ports.bounds.watermark(self.number)
+            if asked and partition.position >= asked[1]:
+                partition.passed(asked[0])
+                asked = None
+            while self._serving and self._follower.store.forget(partition.forgets_s):
                 await self._ports.gate.over_soon()
                 await asyncio.sleep(0)
 

@@ -51,7 +51,6 @@ from kafka_timers.core.backlog import Count
 from kafka_timers.core.changes import Changes, Head, Mark, Row
 from kafka_timers.core.keys import FIRST_MS, first_key, moment_of, parts_of, row_key
 from kafka_timers.core.versions import Answer, Version
-from kafka_timers.core.wire import ID_MEMORY_S
 from kafka_timers.errors import NewerFormatError
 from kafka_timers.worker.room import DiskFullError, Room
 from kafka_timers.worker.store_head import FORMAT, format_of, pack_head, unpack_head
@@ -383,12 +382,12 @@ class TimerStore:
         for offset in changes.unignored:
             delete(_IGNORED + _OFFSET.pack(offset), side)
 
-    def forget(self, second: int) -> bool:
-        """Forget some ids that are not needed from the UNIX *second* on; False if there are none left."""
+    def forget(self, begun_s: int) -> bool:
+        """Forget some ids whose hour began at the UNIX second *begun_s* or earlier; False if there are none left."""
         if not self._has_expiring:
             return False
         oldest = next(self._side_items(self._least[_EXPIRING], _EXPIRING + _END), None)
-        if oldest is None or oldest[0] >= _expiring_key(max(second - ID_MEMORY_S + 1, 0), 0):
+        if oldest is None or oldest[0] >= _expiring_key(max(begun_s + 1, 0), 0):
             self._has_expiring = oldest is not None
             return False
         key, row = oldest
