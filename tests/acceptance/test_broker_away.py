@@ -165,9 +165,10 @@ async def test_request_topic_made_anew_stands_still_until_people_say_what_it_is(
         await admin.delete_topics([service.topics.requests])
     await make_topic(service.bootstrap, service.topics.requests, 4)
     new = [f"new-{n}" for n in range(100)]
-    await service.requests(second + 5, new)
+    await service.requests(second - 5, new)
     if not runs:
         worker = await service.start("worker", data_dir=worker.data_dir)
+    await service.tick(second + 5)
     told = await worker.until("/readyz", lambda _, body: body.count("was deleted and made anew") == 4)
     assert "kafka-timers log show" in told
     assert (await asyncio.to_thread(worker.get, "/livez"))[0] == 200
