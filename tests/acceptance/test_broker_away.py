@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from brokers import administering, delete_records, end_of, make_topic
+from commands import ended as command_ended
 from patience import LIMIT_S
 from service import Process, Service
 
@@ -151,23 +152,44 @@ async def test_worker_ends_when_asked_to_while_kafka_is_away(
 # --- Kafka comes back changed ----------------------------------------------------------------------------------------
 
 
-async def test_request_topic_made_anew_stops_its_partitions_and_says_so(service: Service) -> None:
-    """The seals name offsets that the new log has not reached: timers fired from it might be lost or repeated."""
+@pytest.mark.parametrize("runs", [True, False])
+async def test_request_topic_made_anew_stands_still_until_people_say_what_it_is(service: Service, runs: bool) -> None:
+    """The seals name offsets of another log, however long the new one grows, and only people know what lies there."""
     second = int(time.time()) - 1000
     worker = await service.worker()
     await service.requests(second, [f"old-{n}" for n in range(40)])
     await service.until_sealed(second)
-    fired_to = await end_of(service.bootstrap, service.topics.requests, 0)
+    if not runs:
+        await worker.child.stop(LIMIT_S)
     async with administering(service.bootstrap) as admin:
         await admin.delete_topics([service.topics.requests])
     await make_topic(service.bootstrap, service.topics.requests, 4)
-    await worker.child.stop(LIMIT_S)
-    heir = await service.start("worker")
-    told = await heir.until("/readyz", lambda _, body: body.count("was the topic deleted") == 4)
-    assert f"{service.topics.requests} partition 0 ends at offset 0, below {fired_to}" in told
-    await service.requests(second + 5, ["new"], partition=0)
+    new = [f"new-{n}" for n in range(100)]
+    await service.requests(second - 5, new)
+    if not runs:
+        worker = await service.start("worker", data_dir=worker.data_dir)
+    await service.tick(second + 5)
+    told = await worker.until("/readyz", lambda _, body: body.count("was deleted and made anew") == 4)
+    assert "kafka-timers log show" in told
+    assert (await asyncio.to_thread(worker.get, "/livez"))[0] == 200
     await service.tick(second + 10)
+    code, said = await service.status()
+    assert code == 1
+    assert "see kafka-timers log show" in said
+    where = ["--bootstrap", service.bootstrap, "--topic-prefix", service.prefix]
+    code, said, _ = await command_ended("log", "show", *where)
+    assert (code, said.count("stands still")) == (1, 4)
     assert len(await service.read_all(service.callbacks, 40, quiet_s=1)) == 40
+    code, said, errors = await command_ended("log", "another", *where, "--yes")
+    assert code == 0, errors
+    assert said.count("0 requests count as fired, 25 are due and fire at once, 0 wait") == 4
+    await service.until_sealed(second + 10)
+    names = [record.value.decode() for record in await service.read_all(service.callbacks, 140, quiet_s=1)]
+    assert Counter(names) == Counter([*(f"old-{n}" for n in range(40)), *new])
+    assert (await command_ended("log", "show", *where))[0] == 0
+    code, _, errors = await command_ended("log", "same", *where, "--yes")
+    assert code == 1
+    assert "there is nothing to decide" in errors
 
 
 async def test_requests_deleted_while_they_were_pending_are_told_and_the_rest_fires(service: Service) -> None:

@@ -83,9 +83,9 @@ class DiskStores:
         """Check that the disk has room."""
         self._disk.check()
 
-    def open(self, number: int) -> DiskStore:
-        """Open the store of partition *number*."""
-        return DiskStore(self._folder(number), b"simulated/%d" % number, self._memory, self._disk)
+    def open(self, number: int, log_id: bytes) -> DiskStore:
+        """Open the store of partition *number* of the log *log_id*."""
+        return DiskStore(self._folder(number), b"simulated/%d/%b" % (number, log_id), self._memory, self._disk)
 
     async def close(self, store: TimerStore) -> None:
         """Close *store*, at once: a seed could not tell when a thread has done so."""
@@ -206,6 +206,7 @@ class Process:
             reader=reader,
             bounds=bounds,
             ends=EndOffsets(bounds, cluster, kafka.own.requests, lambda: reader.numbers, clock),
+            log_id=lambda: cluster.topic_id(kafka.own.requests),
             seals=SealLog(cluster, kafka.own.sealed),
             new_sender=lambda number: KafkaSender(configured, cluster, number, kafka.own),
             stores=self.stores,
@@ -240,6 +241,7 @@ class Process:
             for owner in self.owners.values():
                 owner.show()
             try:
+                await self._cluster.refresh()
                 await self._lookup.refresh()
             except Exception as error:
                 if type(error).__module__ != "aiokafka.errors":

@@ -187,7 +187,7 @@ class Brokers:
             old = log.out_of_date.get(node)
             leader, epoch = (node, old.epoch) if old else (log.leader, log.epoch)
             partitions.append((0, number, leader, epoch, [*NODES], [*NODES], [], {}))
-        return 0, name, name.encode(), False, partitions, 0, {}
+        return 0, name, b"%b %d" % (name.encode(), found.born), False, partitions, 0, {}
 
     def _described(self, request: DescribeConfigsRequest) -> Any:
         return SimpleNamespace(resources=[self._settings(name) for _, name, _ in request._resources])

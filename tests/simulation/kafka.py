@@ -39,6 +39,7 @@ class Topic:
         exists: topics come and go.
         is_unheard_of: whether its leaders have not heard of it yet, and all others have.
         is_short: of replicas, and takes nothing for now.
+        born: which topic of its name it is.
     """
 
     partitions: int
@@ -48,6 +49,7 @@ class Topic:
     exists: bool = True
     is_unheard_of: bool = False
     is_short: bool = False
+    born: int = 0
 
 
 class Kafka:
@@ -112,8 +114,9 @@ class Kafka:
         return int(self._loop.wall_s * 1000)
 
     def create(self, name: str, partitions: int, **settings: bool | int) -> Topic:
-        """Create a topic; its leaders are spread over the brokers."""
-        topic = self.topics[name] = Topic(partitions, **settings)  # type: ignore[arg-type]
+        """Create a topic, or make it anew; its leaders are spread over the brokers."""
+        born = self.topics[name].born + 1 if name in self.topics else 0
+        topic = self.topics[name] = Topic(partitions, **settings, born=born)  # type: ignore[arg-type]
         for number in range(partitions):
             leader = NODES[(len(self.logs) + number) % len(NODES)]
             self.logs[name, number] = Log(name, number, leader, self._changed)

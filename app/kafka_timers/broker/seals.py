@@ -25,6 +25,7 @@ from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.fetching import Fetched, Fetcher
 from kafka_timers.broker.topics import answering, counts
+from kafka_timers.core.log_identity import of_last_log
 from kafka_timers.core.sums import hash_of_seal
 from kafka_timers.core.wire import Record, Sealed, Topics, latest, partitions_in, sealed_from
 from kafka_timers.errors import BrokerError, TopicsError, WireError
@@ -44,7 +45,7 @@ class Tail(NamedTuple):
     The end of `timer-sealed` in one partition.
 
     Attributes:
-        seals: the last seals in log order. The latest complete seal is among them.
+        seals: the last seals in log order, of one `timer-request`. The latest complete seal is among them.
         last: `hash_of_seal` of the last seal; empty if there is none.
     """
 
@@ -136,7 +137,7 @@ class SealLog:
             seals += found.values()
             last = next((records[offset].value or b"" for offset in reversed(found)), last)
             position = part.position
-        return Tail(seals, hash_of_seal(last) if seals else b"")
+        return Tail(of_last_log(seals), hash_of_seal(last) if seals else b"")
 
     async def _fetch(self, number: int, position: int) -> Fetched | None:
         """Return the records at *position*; None if the partition's leader does not answer."""

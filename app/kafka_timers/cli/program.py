@@ -28,6 +28,7 @@ from kafka_timers.cli.listing import PENDING
 from kafka_timers.cli.options import Seconds, json_option, on_instance, on_kafka, options_of
 from kafka_timers.cli.recurrence import schedule
 from kafka_timers.cli.rejects import REJECTED
+from kafka_timers.cli.relogging import log as relog
 from kafka_timers.cli.render import (
     callback_lines,
     capacity_table,
@@ -412,6 +413,7 @@ def acls(bootstrap: str, principals: Sequence[tuple[str, str]], as_json: bool, *
 
 
 program.add_command(lake)
+program.add_command(relog)
 for command in (*LAKE_JOBS, *LAKE_AUDIT):
     lake.add_command(command)
 for command in (schedule, *ASKING, *PENDING, *REJECTED):

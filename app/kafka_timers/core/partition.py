@@ -57,6 +57,7 @@ class Partition:
         ignored: offsets of requests whose condition did not hold, and their due in UNIX milliseconds; 0 if the request
             has not been read.
         replaced_below: a request below this offset whose condition did not hold is `ignored`, or done.
+        log: Kafka's id of the topic of the request log; empty if it is not known.
     """
 
     def __init__(self, number: int, horizon_s: int = 0, format: int = FORMAT) -> None:
@@ -68,6 +69,7 @@ class Partition:
         self.horizon_from = 0
         self.ignored: dict[int, int] = {}
         self.replaced_below = 0
+        self.log = b""
 
     @property
     def position(self) -> int:
@@ -357,6 +359,7 @@ class Partition:
             horizon_s=self.horizon_s,
             horizon_from=self.horizon_from,
             ignored=named_of(self.ignored),
+            log=self.log,
         )
         digests = [fired_digest_of(self.number, each) for each in (offsets, rejected)]
         seal.fired_digest = (digests[0] - digests[1]) % DIGESTS

@@ -41,6 +41,8 @@ class PartitionStatus:
     """Age in seconds of the first request accepted before the last sealed second and not read for it; 0 if none."""
     fired_per_s: float | None = None
     """Callbacks per second in the last ten seconds of the seals that were read."""
+    is_other_log: bool = False
+    """True if its seals are of another topic than the `timer-request` that is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +177,7 @@ def problems_of(found: ServiceStatus) -> list[str]:
     return [
         *found.untold,
         *map(_leaderless, found.leaderless),
+        *_of_other_logs(found),
         *_without_ticks(found.partitions),
         *_without_workers(found),
         *_partitions(found),
@@ -194,6 +197,14 @@ def _leaderless(found: Leaderless) -> str:
         f"{found.topic}: {_named('partition', found.partitions)} cannot be written or read, no broker leads: {away}. "
         "Timers there wait until one does"
     )
+
+
+def _of_other_logs(found: ServiceStatus) -> Iterator[str]:
+    if numbers := [row.partition for row in found.partitions if row.is_other_log]:
+        yield (
+            f"{found.requests} is another topic than {_named('partition', numbers)} fired from, and nothing fires: "
+            "see kafka-timers log show, and say there what it is"
+        )
 
 
 def _has_no_ticks(row: PartitionStatus) -> bool:
@@ -237,6 +248,8 @@ def _partitions(found: ServiceStatus) -> Iterator[str]:
     owned = {number for worker in found.workers or () for number in worker.partitions}
     for row in found.partitions:
         overdue, where = overdue_of(row, found.requests, found.seal_every_s), f"partition {row.partition}"
+        if row.is_other_log:
+            continue
         if overdue.age_s > LIMIT_S and overdue.why:
             yield f"{where}: {overdue.why}"
         elif _has_no_ticks(row) or _has_no_workers(found):

@@ -27,6 +27,7 @@ from kafka_timers.broker.seals import SealLog
 from kafka_timers.broker.topics import answering
 from kafka_timers.clock import Clock
 from kafka_timers.core.callbacks import topics_in
+from kafka_timers.core.log_identity import is_other_log
 from kafka_timers.core.wire import (
     OSCILLATOR_HEADER,
     Record,
@@ -198,7 +199,7 @@ async def read_status(
     return ServiceStatus(
         group,
         topics.requests,
-        _rows(dict(zip(numbers, seen, strict=True)), clock.wall_s()),
+        _rows(dict(zip(numbers, seen, strict=True)), clock.wall_s(), cluster.topic_id(topics.requests)),
         members
         and [
             Worker(_name_of(member), member.host, tuple(sorted(member.partitions.get(topics.oscillator, ()))))
@@ -233,12 +234,17 @@ def _name_of(member: Member) -> str:
         return member.client_id
 
 
-def _rows(seen: Mapping[int, _Seen | None], now_s: float) -> list[PartitionStatus]:
+def _rows(seen: Mapping[int, _Seen | None], now_s: float, log_id: bytes) -> list[PartitionStatus]:
     tails = {number: each.seals if each else [] for number, each in seen.items()}
     served = partitions_in(chain.from_iterable(tails.values())) or len(tails)
     rows = status_of({number: tail for number, tail in tails.items() if number < served}, now_s)
+    others = {number for number, tail in tails.items() if tail and is_other_log(tail[-1].log, log_id)}
     return [
-        replace(row, **{name: value for name, value in each._asdict().items() if name != "seals"})
+        replace(
+            row,
+            **{name: value for name, value in each._asdict().items() if name != "seals"},
+            is_other_log=row.partition in others,
+        )
         if (each := seen[row.partition])
         else row
         for row in rows

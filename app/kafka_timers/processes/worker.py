@@ -260,8 +260,8 @@ class Worker:
         if self._silent_s() > _NO_TICK_S:
             # Without ticks nothing moves, and restarting a worker does not help.
             return []
-        # A restart makes no room on a disk either.
-        idle = [owner for owner in self._owners.values() if owner.idle_s > limit_s and not owner.is_full]
+        # What people have to mend, no restart does either.
+        idle = [owner for owner in self._owners.values() if owner.idle_s > limit_s and not owner.stands]
         return [problem for owner in idle if (problem := owner.problem())]
 
     # --- start -------------------------------------------------------------------------------------------------------
@@ -284,6 +284,7 @@ class Worker:
             reader=reader,
             bounds=bounds,
             ends=ends,
+            log_id=lambda: cluster.topic_id(topics.requests),
             seals=SealLog(cluster, topics.sealed),
             new_sender=lambda number: KafkaSender(settings, cluster, number, topics),
             stores=StoreFolders(Path(settings.data_dir), f"{cluster.id}/{topics.requests}", settings.horizon_s),

@@ -6,7 +6,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Sealed(_message.Message):
-    __slots__ = ("partition", "due", "fired", "rejected", "late_arrivals", "cancelled", "moved", "pending", "lateness_p50_ms", "lateness_p99_ms", "lateness_max_ms", "fence", "through", "restore_from", "worker", "partitions", "horizon_s", "horizon_from", "format", "first_ms", "end_ms", "ignored", "unsent", "queries", "forwarded", "fired_digest", "read_from", "near", "far", "cancels", "previous", "sent")
+    __slots__ = ("partition", "due", "fired", "rejected", "late_arrivals", "cancelled", "moved", "pending", "lateness_p50_ms", "lateness_p99_ms", "lateness_max_ms", "fence", "through", "restore_from", "worker", "partitions", "horizon_s", "horizon_from", "format", "first_ms", "end_ms", "ignored", "unsent", "queries", "forwarded", "fired_digest", "read_from", "near", "far", "cancels", "previous", "sent", "log")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     DUE_FIELD_NUMBER: _ClassVar[int]
     FIRED_FIELD_NUMBER: _ClassVar[int]
@@ -39,6 +39,7 @@ class Sealed(_message.Message):
     CANCELS_FIELD_NUMBER: _ClassVar[int]
     PREVIOUS_FIELD_NUMBER: _ClassVar[int]
     SENT_FIELD_NUMBER: _ClassVar[int]
+    LOG_FIELD_NUMBER: _ClassVar[int]
     partition: int
     due: int
     fired: int
@@ -71,7 +72,8 @@ class Sealed(_message.Message):
     cancels: Records
     previous: bytes
     sent: _containers.RepeatedCompositeFieldContainer[Sent]
-    def __init__(self, partition: _Optional[int] = ..., due: _Optional[int] = ..., fired: _Optional[int] = ..., rejected: _Optional[int] = ..., late_arrivals: _Optional[int] = ..., cancelled: _Optional[int] = ..., moved: _Optional[int] = ..., pending: _Optional[int] = ..., lateness_p50_ms: _Optional[int] = ..., lateness_p99_ms: _Optional[int] = ..., lateness_max_ms: _Optional[int] = ..., fence: _Optional[int] = ..., through: _Optional[bytes] = ..., restore_from: _Optional[int] = ..., worker: _Optional[str] = ..., partitions: _Optional[int] = ..., horizon_s: _Optional[int] = ..., horizon_from: _Optional[int] = ..., format: _Optional[int] = ..., first_ms: _Optional[int] = ..., end_ms: _Optional[int] = ..., ignored: _Optional[_Iterable[int]] = ..., unsent: _Optional[_Iterable[_Union[Unsent, _Mapping]]] = ..., queries: _Optional[str] = ..., forwarded: _Optional[int] = ..., fired_digest: _Optional[int] = ..., read_from: _Optional[int] = ..., near: _Optional[_Union[Records, _Mapping]] = ..., far: _Optional[_Union[Records, _Mapping]] = ..., cancels: _Optional[_Union[Records, _Mapping]] = ..., previous: _Optional[bytes] = ..., sent: _Optional[_Iterable[_Union[Sent, _Mapping]]] = ...) -> None: ...
+    log: bytes
+    def __init__(self, partition: _Optional[int] = ..., due: _Optional[int] = ..., fired: _Optional[int] = ..., rejected: _Optional[int] = ..., late_arrivals: _Optional[int] = ..., cancelled: _Optional[int] = ..., moved: _Optional[int] = ..., pending: _Optional[int] = ..., lateness_p50_ms: _Optional[int] = ..., lateness_p99_ms: _Optional[int] = ..., lateness_max_ms: _Optional[int] = ..., fence: _Optional[int] = ..., through: _Optional[bytes] = ..., restore_from: _Optional[int] = ..., worker: _Optional[str] = ..., partitions: _Optional[int] = ..., horizon_s: _Optional[int] = ..., horizon_from: _Optional[int] = ..., format: _Optional[int] = ..., first_ms: _Optional[int] = ..., end_ms: _Optional[int] = ..., ignored: _Optional[_Iterable[int]] = ..., unsent: _Optional[_Iterable[_Union[Unsent, _Mapping]]] = ..., queries: _Optional[str] = ..., forwarded: _Optional[int] = ..., fired_digest: _Optional[int] = ..., read_from: _Optional[int] = ..., near: _Optional[_Union[Records, _Mapping]] = ..., far: _Optional[_Union[Records, _Mapping]] = ..., cancels: _Optional[_Union[Records, _Mapping]] = ..., previous: _Optional[bytes] = ..., sent: _Optional[_Iterable[_Union[Sent, _Mapping]]] = ..., log: _Optional[bytes] = ...) -> None: ...
 
 class Sent(_message.Message):
     __slots__ = ("topic", "partitions", "records", "sha256")

@@ -45,8 +45,25 @@ class RequestLogError(Exception):
 
     def __init__(self, topic: str, number: int, end: int, fired_to: int) -> None:
         super().__init__(
-            f"{topic} partition {number} ends at offset {end}, below {fired_to} up to which it has been fired: was the "
-            "topic deleted, or did it lose records? If you recreated it on purpose, recreate the topic of the seals too"
+            f"{topic} partition {number} ends at offset {end}, below {fired_to} up to which it has been fired: it has "
+            "lost records, as in an unclean election"
+        )
+
+
+class OtherLogError(Exception):
+    """
+    The seals name offsets of another topic, which had the same name.
+
+    Args:
+        was: Kafka's id of that topic.
+        now: Kafka's id of the one that is there.
+    """
+
+    def __init__(self, topic: str, number: int, was: bytes, now: bytes) -> None:
+        super().__init__(
+            f"{topic} partition {number} is of a topic with id {now.hex()}, and was fired up to now from one with id "
+            f"{was.hex()}, so nobody knows what has fired: it was deleted and made anew, restored or mirrored. "
+            "kafka-timers log show tells more, and then you decide"
         )
 
 
@@ -60,6 +77,7 @@ class Kind(Enum):
     FENCED = auto()
     PERHAPS_FENCED = auto()
     NEEDS_OLDER = auto()
+    OTHER_LOG = auto()
     DISK_FULL = auto()
     DAMAGED = auto()
     LOCKED = auto()
@@ -104,6 +122,8 @@ REACTIONS = {
     Kind.PERHAPS_FENCED: _Reaction((1.0,)),
     # No fault of anybody: the partition goes on, and what /readyz says of it stays.
     Kind.NEEDS_OLDER: _Reaction((0.0,), "", logging.INFO, is_failure=False),
+    # Only people can tell which timers have fired.
+    Kind.OTHER_LOG: _Reaction((1.0,), "stands still ({})", logging.ERROR, is_failure=False),
     # The log is read again once the disk has room.
     Kind.DISK_FULL: _Reaction(
         *((1.0,), "stands still ({})", logging.ERROR, "partition %d: %s. Its timers wait, and its store is dropped"),
@@ -146,6 +166,8 @@ class Fault:
             return cls(text, Kind.PERHAPS_FENCED)
         if isinstance(error, KnownFromError):
             return cls(text, Kind.NEEDS_OLDER, error.offset)
+        if isinstance(error, OtherLogError):
+            return cls(text, Kind.OTHER_LOG)
         if isinstance(error, DiskFullError):
             return cls(text, Kind.DISK_FULL)
         if is_full(error):

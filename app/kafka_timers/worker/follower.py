@@ -104,7 +104,7 @@ class Follower:
             Exception: RocksDB cannot open or write the store.
         """
         number, partition = self._number, self.partition
-        self._store = store = self._stores.open(number)
+        self._store = store = self._stores.open(number, partition.log)
         local = store.head()
         if local and local.position > end:
             log.warning("partition %d: the store has read up to %d, the log ends at %d", number, local.position, end)
@@ -124,7 +124,7 @@ class Follower:
         elif not store.is_new:
             store.close()
             self._stores.destroy(number)
-            self._store = self._stores.open(number)
+            self._store = self._stores.open(number, partition.log)
         self.write(partition.read(max(partition.position, start)))
         return bool(local and keep)
 

@@ -25,13 +25,14 @@ from kafka_timers.core.changes import Changes
 from kafka_timers.core.decisions import true_by_now
 from kafka_timers.core.hour import SLACK_MS
 from kafka_timers.core.keys import FIRST_MS
+from kafka_timers.core.log_identity import is_other_log
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.tick_clock import TickClock, TickRead
 from kafka_timers.core.versions import Letter
 from kafka_timers.core.wire import Sealed, partitions_in
 from kafka_timers.errors import TopicsError
 from kafka_timers.runtime.tasks import cancel, watched
-from kafka_timers.worker.faults import REACTIONS, Fault, FencedError, Kind, RequestLogError
+from kafka_timers.worker.faults import REACTIONS, Fault, FencedError, Kind, OtherLogError, RequestLogError
 from kafka_timers.worker.firing import Firing, SliceSize
 from kafka_timers.worker.follower import Follower
 from kafka_timers.worker.held import Held
@@ -60,7 +61,7 @@ class Owner:
     Owns one partition until `stop`.
 
     Attributes:
-        is_full: True while the partition stands still because its disk is full.
+        stands: the kind of fault for which the partition stands still until people mend it, which no restart does.
     """
 
     def __init__(self, number: int, ports: Ports) -> None:
@@ -85,7 +86,9 @@ class Owner:
         # True if pending requests have left the log since the takeover.
         self._unrestorable = False
         self._failures = 0
-        self.is_full = False
+        self.stands: Kind | None = None
+        # Kafka's id of the request log, at the takeover.
+        self._log_id = b""
         # Disposes of the store once it is closed.
         self._drop_store: Callable[[StoreFolders, int], None] | None = None
         self._failing_since_s: float | None = None
@@ -210,14 +213,14 @@ class Owner:
         return 0.0
 
     def _is_served(self) -> None:
-        if self.is_full:
-            log.info("partition %d: its disk has room again, and it fires", self.number)
-        self._failures, self._failing_since_s, self.is_full = 0, None, False
+        if self.stands:
+            log.info("partition %d: it fires again", self.number)
+        self._failures, self._failing_since_s, self.stands = 0, None, None
 
     def _reckon_with(self, fault: Fault, error: Exception) -> float:
         """Note *fault*, which *error* has told, and return how many seconds to leave the partition alone."""
         ports, number, kind, reaction = self._ports, self.number, fault.kind, REACTIONS[fault.kind]
-        session_s, is_told = ports.settings.session_timeout_s, kind is Kind.DISK_FULL and self.is_full
+        session_s, is_told = ports.settings.session_timeout_s, kind is self.stands
         if not is_told:
             cause = error if kind is Kind.UNEXPECTED else None
             log.log(reaction.level, reaction.says, number, fault.text, exc_info=cause)
@@ -234,7 +237,8 @@ class Owner:
                 f"start the worker again ({fault.text})"
             )
         self._trouble, self._drop_store = reaction.trouble.format(fault.text), reaction.drop
-        self.is_full = self.is_full or kind is Kind.DISK_FULL
+        if kind in (Kind.DISK_FULL, Kind.OTHER_LOG):
+            self.stands = kind
         if reaction.is_failure:
             ports.callback_topics.doubt()
             self._failures += 1
@@ -268,7 +272,7 @@ class Owner:
 
     async def _take_over(self) -> Firing:
         self._ports.stores.check_room(self.number)
-        if self.is_full:
+        if self.stands is Kind.DISK_FULL:
             self._trouble = "has room on its disk again, and reads the log"
         began_s = self._ports.clock.elapsed_s()
         if self._failures:
@@ -302,18 +306,25 @@ class Owner:
         This read proves nothing and serves one purpose: our barriers must not lengthen a recreated log.
 
         Raises:
+            OtherLogError: the seals are of a topic with another id.
             RequestLogError: the log ends below requests that have fired.
         """
-        ports, number = self._ports, self.number
-        fired_to = max((seal.fence for seal in (await ports.seals.tail(number)).seals), default=0)
-        for pause_s in _LOOKS_S:
-            end = await ports.bounds.end(number)
-            if end >= fired_to:
-                return
-            # The answer may be old, from a broker that was cut off.
-            await asyncio.sleep(pause_s)
+        ports, number, topic = self._ports, self.number, self._ports.names.requests
+        seals = (await ports.seals.tail(number)).seals
+        fired_to = max((seal.fence for seal in seals), default=0)
+        was = seals[-1].log if seals else b""
+        for pause_s in (*_LOOKS_S, None):
             await ports.bounds.refresh()
-        raise RequestLogError(ports.names.requests, number, end, fired_to)
+            self._log_id = ports.log_id()
+            end = await ports.bounds.end(number)
+            if end >= fired_to and not is_other_log(was, self._log_id):
+                return
+            # The answers may be old, from a broker that was cut off.
+            if pause_s is not None:
+                await asyncio.sleep(pause_s)
+        if is_other_log(was, self._log_id):
+            raise OtherLogError(topic, number, was, self._log_id)
+        raise RequestLogError(topic, number, end, fired_to)
 
     async def _tail(self, fenced: _Fenced, barrier: Barrier) -> Tail:
         """
@@ -335,6 +346,7 @@ class Owner:
         start = (await ports.bounds.starts([number]))[number]
         end = await ports.bounds.end(number, barrier.requests)
         self._follower = follower = self._new_follower()
+        follower.partition.log = self._log_id
         read_from, self._read_from = self._read_from, None
         kept = follower.open(seals, start, end, read_from)
         ports.metrics.log_gap.labels(number).set(follower.has_gap)
@@ -394,6 +406,8 @@ class Owner:
             await self._rest(due_s)
         self._wake.clear()
         self._follower.check()
+        if is_other_log(self._log_id, now := self._ports.log_id()):
+            raise OtherLogError(self._ports.names.requests, self.number, self._log_id, now)
         return not self._stopped.is_set()
 
     async def _rest(self, until_s: float | None) -> None:

@@ -29,6 +29,7 @@ class Ports:
     Attributes:
         partitions: number of served partitions of `timer-request`.
         ends: end offsets for all partitions, asked for once for each tick.
+        log_id: returns Kafka's id of `timer-request`, as last told; empty if it is not known.
         outlet: topics for refused requests, and for those that are sent on.
         history: etf1's history; None without one.
         clock: measures lateness and idle time; it never decides whether a timer is due.
@@ -44,6 +45,7 @@ class Ports:
     reader: LogReader
     bounds: LogBounds
     ends: EndOffsets
+    log_id: Callable[[], bytes]
     seals: SealLog
     new_sender: Callable[[int], KafkaSender]
     stores: StoreFolders

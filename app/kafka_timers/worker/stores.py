@@ -19,7 +19,7 @@ class StoreFolders:
 
     Args:
         identity: first part of the identity that a store must have; the partition number follows.
-        horizon_s: horizon in seconds, the last part of the identity, since it decides which requests are kept.
+        horizon_s: horizon in seconds, a part of the identity, since it decides which requests are kept.
     """
 
     def __init__(self, data_dir: Path, identity: str, horizon_s: int) -> None:
@@ -48,15 +48,15 @@ class StoreFolders:
         """Return the free bytes of the fullest disk that holds one of the partitions *numbers*."""
         return min(Room(folder).free_bytes for folder in (self._data_dir, *map(self._folder, numbers)))
 
-    def open(self, number: int) -> TimerStore:
+    def open(self, number: int, log_id: bytes) -> TimerStore:
         """
-        Open the store of partition *number*. It is created if missing, and emptied if damaged.
+        Open the store of partition *number* of the log *log_id*. It is created if missing, and emptied if damaged.
 
         Raises:
             Exception: RocksDB cannot open it.
         """
         self._dropped.pop(number, None)
-        folder, identity = self._folder(number), f"{self._identity}/{number}/{self._horizon_s}".encode()
+        folder, identity = self._folder(number), f"{self._identity}/{number}/{self._horizon_s}/{log_id.hex()}".encode()
         try:
             return TimerStore(folder, identity, self._memory)
         except Exception as error:
