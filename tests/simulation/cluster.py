@@ -8,6 +8,7 @@ refused, late or out of date is tried too: numbers of records, epochs, leaders, 
 import asyncio
 import random
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import astuple
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -48,6 +49,9 @@ from simulation.network import Network
 from simulation.sessions import Sessions
 
 _INVALID_REQUEST, _NOT_ENOUGH_REPLICAS, _COORDINATOR_NOT_AVAILABLE, _NOT_COORDINATOR = 42, 19, 15, 16
+_INVALID_TIMESTAMP = 32
+# message.timestamp.after.max.ms, as it is by default.
+_AHEAD_MS = 3_600_000
 _OFFSETS = "__consumer_offsets"
 # More than the shipped code waits, so that its own limit counts.
 _LIMIT_S = 10.0
@@ -315,7 +319,14 @@ class Brokers:
         if self._faults.drawn("replicas_are_missing"):
             return _NOT_ENOUGH_REPLICAS
         batch = MemoryRecords(data).next_batch()
-        records = [Record(each.key, each.value, headers=tuple(each.headers)) for each in batch]
+        sent = list(batch)
+        records = [Record(each.key, each.value, headers=tuple(each.headers)) for each in sent]
+        # Brokers stamp the service's own topics themselves.
+        if (
+            topic not in astuple(self._kafka.own)
+            and max(each.timestamp for each in sent) > self._kafka.now_ms + _AHEAD_MS
+        ):
+            return _INVALID_TIMESTAMP
         if code := self._kafka.refusal(topic, number, len(data), records):
             return code
         log = self._kafka.logs[topic, number]
