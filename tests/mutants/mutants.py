@@ -252,7 +252,8 @@ MUTANTS = [
     Mutant("nobody looks at what was read since", "Owner._on_read", drop("rows")),
     Mutant("a store forgets within which moment it was sealed", "pack_head", put("_ // 1000 * 1000", "sealed_ms")),
     Mutant("ticks of another leader count", "TickClock.read", always("epoch")),
-    Mutant("ticks of before a step of the clock count", "TickClock.read", drop("_told")),
+    Mutant("ticks of before a step of the clock count", "TickClock.read", always("_SLEW_MAX")),
+    Mutant("a slewed clock is not taken for slower", "tick_clock._LATE_MS", value("9_999")),
     Mutant("the clock is not slowed", "tick_clock._DRIFT", value("0.0")),
     Mutant("milliseconds do not count", "Partition.effect", compare("_0 >= _p1.second_ms", "due_ms", "1/2")),
     Mutant(
