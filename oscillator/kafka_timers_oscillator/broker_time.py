@@ -47,20 +47,17 @@ class _BrokerTime:
         self._at_most: deque[float] = deque(maxlen=SAMPLES)
         self._told_elapsed_s = float("-inf")
 
-    def acknowledged(self, sent_elapsed_s: float, acknowledged_elapsed_s: float, append_s: float) -> None:
+    def heard(self, heard_elapsed_s: float, append_s: float, sent_elapsed_s: float | None = None) -> None:
         """
-        Learn from a record that this process sent.
+        Learn from a record that was in the log at *heard_elapsed_s*; of an own one, also when it was sent.
 
         For records sent together to many partitions, pass the earliest stamp as *append_s*.
         """
-        at_most_s = append_s - sent_elapsed_s
-        if self._at_least and at_most_s < max(self._at_least) - STEP_S:
-            self._forget()
-        self._at_most.append(at_most_s)
-        self.heard(acknowledged_elapsed_s, append_s)
-
-    def heard(self, heard_elapsed_s: float, append_s: float) -> None:
-        """Learn from a record by any process that was in the log at *heard_elapsed_s*."""
+        if sent_elapsed_s is not None:
+            at_most_s = append_s - sent_elapsed_s
+            if self._at_least and at_most_s < max(self._at_least) - STEP_S:
+                self._forget()
+            self._at_most.append(at_most_s)
         at_least_s = append_s - heard_elapsed_s
         if self._at_most and at_least_s > min(self._at_most) + STEP_S:
             self._forget()

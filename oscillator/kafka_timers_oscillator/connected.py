@@ -103,7 +103,7 @@ class Session:
         await self._ticks.reach_end_at_open(READ_LIMIT_S)
         self._at_end = True
         self._health.answered()
-        await self._learn_time(tasks, listen_s)
+        await self._learn_time(listen_s)
         now_s = self._broker_s()
         self._schedule.start(now_s)
         partitions, behind_s = len(self._ticks.partitions), now_s - self._schedule.last
@@ -113,7 +113,7 @@ class Session:
             self._health.turned()
             if self._clock.elapsed_s() - self._health.answered_elapsed_s > SILENCE_LIMIT_S:
                 raise BrokerError(f"the broker has not answered for {SILENCE_LIMIT_S:.0f} s")
-            await self._learn_time(tasks, 0.0)
+            await self._learn_time(0.0)
             if self._broker_s() - turned_s > STALL_S:
                 # This process or its host was stopped for so long that another replica may have emitted the ticks that
                 # are due here. They may lie unread in the connection, so read to the end of the log first.
@@ -135,9 +135,7 @@ class Session:
             return
         # Seconds of two partitions may differ, since clocks of two brokers do.
         if missed := [seconds for seconds in due.values() if len(seconds) > 1]:
-            log.info(
-                "catch up with seconds %d to %d", min(each[0] for each in missed), max(each[-1] for each in missed)
-            )
+            log.info("catch up with %d seconds in %d partitions", max(map(len, missed)), len(missed))
         looks = self._schedule.replica > 0 and (bool(missed) or not self._stands_in)
         sent_elapsed_s = self._clock.elapsed_s()
         sendings = {
@@ -207,22 +205,16 @@ class Session:
 
     def _learn(self, stamps: Mapping[int, float], sent_elapsed_s: float | None = None) -> None:
         """Learn the clocks of the brokers that have appended by now, at *stamps* by partition, maybe of our sending."""
-        now_elapsed_s = self._clock.elapsed_s()
-        for broker, numbers in self._ticks.led().items():
+        now_elapsed_s, led = self._clock.elapsed_s(), self._ticks.led()
+        for broker, numbers in led.items():
             if told := [stamps[number] for number in numbers if number in stamps]:
-                its_time = self._broker_time.of(broker)
-                if sent_elapsed_s is None:
-                    its_time.heard(now_elapsed_s, min(told))
-                else:
-                    its_time.acknowledged(sent_elapsed_s, now_elapsed_s, min(told))
+                self._broker_time.of(broker).heard(now_elapsed_s, min(told), sent_elapsed_s)
         off_s = self._broker_time.off_s(now_elapsed_s)
         self._schedule.behind_s = {
-            number: max(-off_s.get(broker, 0.0), 0.0)
-            for broker, numbers in self._ticks.led().items()
-            for number in numbers
+            number: max(-off_s.get(broker, 0.0), 0.0) for broker, numbers in led.items() for number in numbers
         }
 
-    async def _learn_time(self, tasks: asyncio.TaskGroup, listen_s: float) -> None:
+    async def _learn_time(self, listen_s: float) -> None:
         """Return once the brokers' time is known. Listen for *listen_s* seconds first, then ask the brokers."""
         asks_elapsed_s = self._clock.elapsed_s() + listen_s
         while self._broker_time.age_s(now_elapsed_s := self._clock.elapsed_s()) > RELEARN_AFTER_S:
@@ -231,11 +223,8 @@ class Session:
                 continue
             # Each broker is asked, since one may be wrong, by another partition each time, since one may take nothing.
             asked = [numbers[int(now_elapsed_s) % len(numbers)] for numbers in self._ticks.led().values()]
-            asks = [tasks.create_task(self._ask_time(partition)) for partition in asked or self._ticks.partitions[:1]]
-            done, late = await asyncio.wait(asks, timeout=ROUND_LIMIT_S)
-            if late and all(each.result() for each in done):
-                await asyncio.wait(late)
-            if all(failures := [each.result() for each in asks if each.done()]):
+            failures = await asyncio.gather(*map(self._ask_time, asked or self._ticks.partitions[:1]))
+            if all(failures):
                 raise BrokerError(f"no broker tells its time: {failures[0]}")
             self._health.answered()
 

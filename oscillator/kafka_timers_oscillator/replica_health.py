@@ -101,8 +101,6 @@ class Health:
         wrong = frozenset(broker for broker, each_s in off_s.items() if abs(each_s) > self._max_clock_skew_s)
         for broker in wrong - self._wrong:
             log.error("the clock of broker %d differs from the brokers' time by %.1f s", broker, off_s[broker])
-        for broker in self._wrong - wrong:
-            log.info("the clock of broker %d agrees with the brokers' time again", broker)
         self._wrong = wrong
         reason = self._skew()
         if bool(reason) != self._held:

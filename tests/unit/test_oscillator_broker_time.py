@@ -10,7 +10,7 @@ from kafka_timers_oscillator.broker_time import KEPT_S, SAMPLES, SAMPLES_MIN, Br
 
 def exchange(it: Any, sent_s: float, *, there_s: float = 0.002, back_s: float = 0.002, ahead_s: float = 1000.0):
     """Send a record at *sent_s* that the broker stamps after *there_s* and acknowledges after another *back_s*."""
-    it.acknowledged(sent_s, sent_s + there_s + back_s, sent_s + there_s + ahead_s)
+    it.heard(sent_s + there_s + back_s, sent_s + there_s + ahead_s, sent_s)
 
 
 def learnt(**how: float) -> Any:

@@ -34,8 +34,8 @@ class TickedClock:
         # By partition, when its last tick was read, and the seconds by which its leader is ahead of elapsed time then.
         self._told: dict[int, tuple[float, float]] = {}
         self._ahead_s = 0.0
-        self._wrong_since_s: float | None = None
-        self._is_wrong = False
+        self._agreed_s: float | None = None
+        self._is_told = False
         self.ticked = asyncio.Event()
 
     def wall_s(self) -> float:
@@ -57,20 +57,13 @@ class TickedClock:
         self._told[number] = tick.read_s, (clock.now_ms(tick.read_s) or 0) / 1000 - tick.read_s
         self._ahead_s = median_low([ahead_s for at_s, ahead_s in self._told.values() if at_s > tick.read_s - _FRESH_S])
         self.ticked.set()
-        self._judge(tick.read_s)
-
-    def _judge(self, now_s: float) -> None:
         off_s = self._host.wall_s() - self.wall_s()
-        if abs(off_s) <= self._skew_s:
-            if self._is_wrong:
-                log.info("the clocks of host and brokers agree again")
-            self._wrong_since_s, self._is_wrong = None, False
-        elif self._wrong_since_s is None:
-            self._wrong_since_s = now_s
-        elif not self._is_wrong and now_s > self._wrong_since_s + _FRESH_S:
-            # The newest tick that there is at the start may be an old one, and some may be read late.
-            self._is_wrong = True
+        # The first tick may be an old one, and some may be read late.
+        if self._agreed_s is None or abs(off_s) <= self._skew_s:
+            self._agreed_s, self._is_told = tick.read_s, False
+        elif not self._is_told and tick.read_s > self._agreed_s + _FRESH_S:
+            self._is_told = True
+            side = "ahead of" if off_s > 0 else "behind"
             log.warning(
-                "this host's clock is %.1f s %s the brokers': nothing is decided by it; look at NTP, here and there",
-                *(abs(off_s), "ahead of" if off_s > 0 else "behind"),
+                "this host's clock is %.1f s %s the brokers': nothing goes by it, but look at NTP", abs(off_s), side
             )
