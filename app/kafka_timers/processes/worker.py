@@ -326,8 +326,9 @@ class Worker:
         ]
 
     async def _ticked(self, door: AdapterReader) -> None:
-        """Run *door*, once the time is known by which it judges records to be past the grace."""
-        await self._clock.ticked.wait()
+        """Run *door*; if it has a grace, once the time is known by which it judges records to be past it."""
+        if self._settings.door_grace_s >= 0:
+            await self._clock.ticked.wait()
         await door.run()
 
     async def _keep_house(self, lookup: TopicLookup, stores: StoreFolders) -> None:
