@@ -437,7 +437,7 @@ async def test_a_large_step_of_the_host_s_clock_silences_until_it_is_right_again
         stepped_at = log.last
         await asyncio.sleep(1.5)
         assert log.last <= stepped_at + 1
-        assert any("broker's" in reason for reason in replica.health.ready())
+        assert any("brokers'" in reason for reason in replica.health.ready())
         clock.off_s = 0.0
         await log.until_second(stepped_at + 4)
     log.assert_gapless()
