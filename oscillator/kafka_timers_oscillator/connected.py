@@ -5,13 +5,14 @@ A replica must know the broker's time before its first tick, and only an acknowl
 long past second again: the last one of a partition, or second 0 if the partition has none. Every reader knows such a
 tick already and drops it. While the replica has to keep silent, it does the same to notice when that may end.
 
-The host's wall clock does not decide when ticks are sent, but it must agree with the broker's. If they differ by more
+The host's wall clock does not decide when ticks are sent, but it must agree with the brokers'. If they differ by more
 than `max_clock_skew_s`, one of them is wrong. Nothing shows which one, and a timer that fired early cannot be taken
 back. So the replica keeps silent and raises an alarm. It emits the missed ticks once the clocks agree again.
 """
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import NoReturn
 
@@ -19,7 +20,7 @@ from aiokafka.errors import KafkaError
 
 from kafka_timers.clock import Clock
 from kafka_timers.errors import BrokerError
-from kafka_timers_oscillator.broker_time import BrokerTime
+from kafka_timers_oscillator.broker_time import BrokersTime
 from kafka_timers_oscillator.replica_health import Health, Metrics
 from kafka_timers_oscillator.schedule import Schedule
 from kafka_timers_oscillator.tick_log import TickLog
@@ -62,7 +63,7 @@ class Session:
         self,
         ticks: TickLog,
         schedule: Schedule,
-        broker_time: BrokerTime,
+        broker_time: BrokersTime,
         clock: Clock,
         metrics: Metrics,
         health: Health,
@@ -78,7 +79,7 @@ class Session:
             found = await self._ticks.read()
             others = [tick for tick in found if not self._schedule.is_own(tick.partition, tick.second)]
             if self._at_end and others:
-                self._broker_time.heard(self._clock.elapsed_s(), min(tick.append_s for tick in others))
+                self._learn({tick.partition: tick.append_s for tick in reversed(others)})
             for partition, second, append_s in found:
                 own = self._schedule.is_own(partition, second)
                 advance = self._saw(partition, second, append_s)
@@ -95,8 +96,8 @@ class Session:
             listen_s: how long to wait for ticks of other replicas that show the broker's time, in seconds.
 
         Raises:
-            BrokerError: the broker has not answered for long.
-            KafkaError: the broker does not tell the end of the log, or refused the records that were to show its time.
+            BrokerError: the broker has not answered for long, or no broker took the records that were to show its time.
+            KafkaError: the broker does not tell the end of the log.
             TimeoutError: the same, without an answer in time.
         """
         await self._ticks.reach_end_at_open(READ_LIMIT_S)
@@ -132,17 +133,19 @@ class Session:
         due = self._schedule.due(now_s)
         if not due:
             return
-        first, last = min(seconds[0] for seconds in due.values()), max(seconds[-1] for seconds in due.values())
-        if first < last:
-            log.info("catch up with seconds %d to %d", first, last)
-        looks = self._schedule.replica > 0 and (first < last or not self._stands_in)
+        # Seconds of two partitions may differ, since clocks of two brokers do.
+        if missed := [seconds for seconds in due.values() if len(seconds) > 1]:
+            log.info("catch up with %d seconds in %d partitions", max(map(len, missed)), len(missed))
+        looks = self._schedule.replica > 0 and (bool(missed) or not self._stands_in)
         sent_elapsed_s = self._clock.elapsed_s()
         sendings = {
-            tasks.create_task(self._send(partition, seconds, now_s, looks=looks)) for partition, seconds in due.items()
+            tasks.create_task(self._send(partition, seconds, now_s, looks=looks)): partition
+            for partition, seconds in due.items()
         }
         done, _ = await asyncio.wait(sendings, timeout=ROUND_LIMIT_S)
-        if stamps := [append_s for sending in done if (append_s := _outcome(sending)) is not None]:
-            self._broker_time.acknowledged(sent_elapsed_s, self._clock.elapsed_s(), min(stamps))
+        self._learn(
+            {sendings[each]: append_s for each in done if (append_s := _outcome(each)) is not None}, sent_elapsed_s
+        )
 
     async def _send(self, partition: int, seconds: range, now_s: float, *, looks: bool) -> float | None:
         """
@@ -200,28 +203,38 @@ class Session:
                 self._health.progressed(self._schedule.last)
         return advance
 
+    def _learn(self, stamps: Mapping[int, float], sent_elapsed_s: float | None = None) -> None:
+        """Learn the clocks of the brokers that have appended by now, at *stamps* by partition, maybe of our sending."""
+        now_elapsed_s, led = self._clock.elapsed_s(), self._ticks.led()
+        for broker, numbers in led.items():
+            if told := [stamps[number] for number in numbers if number in stamps]:
+                self._broker_time.of(broker).heard(now_elapsed_s, min(told), sent_elapsed_s)
+        off_s = self._broker_time.off_s(now_elapsed_s)
+        self._schedule.behind_s = {
+            number: max(-off_s.get(broker, 0.0), 0.0) for broker, numbers in led.items() for number in numbers
+        }
+
     async def _learn_time(self, listen_s: float) -> None:
-        """Return once the broker's time is known. Listen for *listen_s* seconds first, then ask the broker."""
+        """Return once the brokers' time is known. Listen for *listen_s* seconds first, then ask the brokers."""
         asks_elapsed_s = self._clock.elapsed_s() + listen_s
         while self._broker_time.age_s(now_elapsed_s := self._clock.elapsed_s()) > RELEARN_AFTER_S:
             if now_elapsed_s < asks_elapsed_s:
                 await asyncio.sleep(0.05)
                 continue
-            append_s = await self._ask_time(int(now_elapsed_s))
-            self._broker_time.heard(self._clock.elapsed_s(), append_s)
+            # Each broker is asked, since one may be wrong, by another partition each time, since one may take nothing.
+            asked = [numbers[int(now_elapsed_s) % len(numbers)] for numbers in self._ticks.led().values()]
+            failures = await asyncio.gather(*map(self._ask_time, asked or self._ticks.partitions[:1]))
+            if all(failures):
+                raise BrokerError(f"no broker tells its time: {failures[0]}")
             self._health.answered()
 
-    async def _ask_time(self, first: int) -> float:
-        """Return the broker's time from any partition, since one may be without a leader."""
-        partitions = self._ticks.partitions
-        for left in reversed(range(len(partitions))):
-            partition = partitions[(first + left) % len(partitions)]
-            try:
-                return await self._ticks.append(partition, [self._schedule.last_in(partition)])
-            except (KafkaError, TimeoutError):
-                if not left:
-                    raise
-        raise AssertionError("a topic has a partition")
+    async def _ask_time(self, partition: int) -> str:
+        """Learn the clock of the broker that leads *partition*; return why that failed, or nothing."""
+        try:
+            self._learn({partition: await self._ticks.append(partition, [self._schedule.last_in(partition)])})
+        except (KafkaError, TimeoutError) as error:
+            return f"partition {partition}: {str(error) or type(error).__name__}"
+        return ""
 
     def _broker_s(self) -> float:
         broker_s = self._broker_time.at(self._clock.elapsed_s())

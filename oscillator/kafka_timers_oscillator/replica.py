@@ -11,7 +11,7 @@ from kafka_timers.clock import Clock, HostClock
 from kafka_timers.core.wire import Topics
 from kafka_timers.errors import BrokerError, TopicsError
 from kafka_timers.settings import OscillatorSettings
-from kafka_timers_oscillator.broker_time import BrokerTime
+from kafka_timers_oscillator.broker_time import BrokersTime
 from kafka_timers_oscillator.connected import Session
 from kafka_timers_oscillator.replica_health import Health, Metrics
 from kafka_timers_oscillator.schedule import Schedule
@@ -29,7 +29,7 @@ class Replica:
     def __init__(self, settings: OscillatorSettings, registry: CollectorRegistry, clock: Clock | None = None) -> None:
         self._settings = settings
         self._clock = clock or HostClock()
-        self._broker_time = BrokerTime()
+        self._broker_time = BrokersTime()
         self._metrics = Metrics(registry)
         self.health = Health(self._clock, self._broker_time, self._metrics, settings.max_clock_skew_s)
 

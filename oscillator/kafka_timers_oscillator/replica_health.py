@@ -5,7 +5,7 @@ import logging
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from kafka_timers.clock import Clock
-from kafka_timers_oscillator.broker_time import BrokerTime
+from kafka_timers_oscillator.broker_time import BrokersTime
 
 log = logging.getLogger(__name__)
 
@@ -29,14 +29,14 @@ class Metrics:
             return Counter(f"{PREFIX}_{name}", what, registry=registry)
 
         self.last_tick = gauge("last_tick_seconds", "last second that every partition has, in UNIX seconds")
-        self.clock_offset = gauge("clock_offset_seconds", "this host's clock less the broker's")
+        self.clock_offset = gauge("clock_offset_seconds", "this host's clock less the brokers' time")
         self.delay = Histogram(
             f"{PREFIX}_tick_delay_seconds",
             "append time less second of each tick that this replica emitted",
             buckets=(0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60, 600),
             registry=registry,
         )
-        self.behind = gauge("behind_seconds", "the broker's time less the last second that every partition has")
+        self.behind = gauge("behind_seconds", "the brokers' time less the last second that every partition has")
         self.ready = gauge("ready", "1 while this replica ticks, or would if no other did")
         self.emitted = counter("ticks_emitted", "ticks that this replica emitted")
         self.suppressed = counter("ticks_suppressed", "ticks not emitted since another replica had done so")
@@ -52,12 +52,13 @@ class Health:
     seconds.
     """
 
-    def __init__(self, clock: Clock, broker_time: BrokerTime, metrics: Metrics, max_clock_skew_s: float) -> None:
+    def __init__(self, clock: Clock, broker_time: BrokersTime, metrics: Metrics, max_clock_skew_s: float) -> None:
         self._clock, self._broker_time = clock, broker_time
         self._max_clock_skew_s = max_clock_skew_s
         self._last_tick = metrics.last_tick
         self._troubles: dict[int | None, str] = {}
         self._held = False
+        self._wrong = frozenset[int]()
         self._last_second: int | None = None
         self.answered_elapsed_s = self._turned_elapsed_s = self._progress_elapsed_s = clock.elapsed_s()
         metrics.clock_offset.set_function(lambda: self.clock_offset_s() or 0.0)
@@ -95,7 +96,12 @@ class Health:
         return None if broker_s is None else self._clock.wall_s() - broker_s
 
     def must_keep_silent(self) -> bool:
-        """Tell whether the clocks of host and broker differ by more than they may."""
+        """Tell whether the clocks of host and brokers differ by more than they may."""
+        off_s = self._broker_time.off_s(self._clock.elapsed_s())
+        wrong = frozenset(broker for broker, each_s in off_s.items() if abs(each_s) > self._max_clock_skew_s)
+        for broker in wrong - self._wrong:
+            log.error("the clock of broker %d differs from the brokers' time by %.1f s", broker, off_s[broker])
+        self._wrong = wrong
         reason = self._skew()
         if bool(reason) != self._held:
             self._held = bool(reason)
@@ -125,7 +131,7 @@ class Health:
         if offset_s is None or abs(offset_s) <= self._max_clock_skew_s:
             return ""
         return (
-            f"this host's clock is {abs(offset_s):.1f} s {'ahead of' if offset_s > 0 else 'behind'} the broker's; "
+            f"this host's clock is {abs(offset_s):.1f} s {'ahead of' if offset_s > 0 else 'behind'} the brokers'; "
             f"no tick is emitted until they differ by at most {self._max_clock_skew_s:g} s"
         )
 

@@ -15,7 +15,7 @@ the first replica catches up, and the others keep silent until there is no more 
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 REPLICA_WAIT_S = 0.25
 
@@ -32,12 +32,15 @@ NONE = 0
 
 class Schedule:
     """
-    Knows the last tick of each partition, and when its next tick is due. All times are the broker's, in UNIX seconds.
+    Knows the last tick of each partition, and when its next tick is due. All times are the brokers', in UNIX seconds.
 
     Args:
         replica: rank of this replica, from 0.
         catch_up_s: how far back missed seconds are emitted; older ones are skipped.
         max_ahead_s: a tick further ahead of its append time does not count.
+
+    Attributes:
+        behind_s: by partition, seconds by which its leader's clock is behind the time; 0 where it is missing.
     """
 
     def __init__(self, partitions: Iterable[int], *, replica: int, catch_up_s: int, max_ahead_s: float) -> None:
@@ -49,18 +52,19 @@ class Schedule:
         self._wait_s = replica * REPLICA_WAIT_S + MARGIN_S
         self._catch_up_s = catch_up_s
         self._max_ahead_s = max_ahead_s
+        self.behind_s: Mapping[int, float] = {}
 
     def start(self, now_s: float) -> None:
         """Start, so that ticks become due. Call this once, after `saw` was given the ticks up to the end of the log."""
         # A partition without ticks starts with the newest tick of the others, since a crash in the very first broadcast
         # left it out. Without any ticks, time starts now.
         newest = max(self._last.values())
-        start = math.floor(now_s - MARGIN_S) if newest == NONE else newest
         for partition, last in self._last.items():
+            there_s = self._there(partition, now_s)
             if last == NONE:
-                self._last[partition] = start - 1
+                self._last[partition] = (math.floor(there_s - MARGIN_S) if newest == NONE else newest) - 1
             if self.replica:
-                self._quiet_since_s[partition] = now_s
+                self._quiet_since_s[partition] = there_s
 
     @property
     def last(self) -> int:
@@ -77,22 +81,25 @@ class Schedule:
 
     def next_s(self) -> float:
         """Return when this replica must emit its next tick; infinite while every partition is in flight."""
-        return min((self._next_s(partition) for partition in self.idle()), default=math.inf)
+        return min(
+            (self._next_s(partition) + self.behind_s.get(partition, 0.0) for partition in self.idle()), default=math.inf
+        )
 
     def due(self, now_s: float) -> dict[int, range]:
         """Return the seconds to emit now by partition, ascending. More may be due right after them."""
-        up_to = math.floor(now_s - self._wait_s)
-        return {
-            partition: range(first, min(up_to + 1, first + ROUND_SECONDS))
-            for partition in self.idle()
-            if self._next_s(partition) <= now_s and (first := self._last[partition] + 1) <= up_to
-        }
+        due = dict[int, range]()
+        for partition in self.idle():
+            there_s, first = self._there(partition, now_s), self._last[partition] + 1
+            up_to = math.floor(there_s - self._wait_s)
+            if self._next_s(partition) <= there_s and first <= up_to:
+                due[partition] = range(first, min(up_to + 1, first + ROUND_SECONDS))
+        return due
 
     def skip(self, now_s: float) -> int:
         """Skip seconds before the catch-up limit; return the number of skipped ticks."""
-        oldest = math.floor(now_s) - self._catch_up_s
         skipped = 0
         for partition in self.idle():
+            oldest = math.floor(self._there(partition, now_s)) - self._catch_up_s
             if (behind := oldest - 1 - self._last[partition]) > 0:
                 self._last[partition] += behind
                 skipped += behind
@@ -124,12 +131,15 @@ class Schedule:
             return 0
         self._last[partition] = counted
         if not self.is_own(partition, second):
-            self._quiet_since_s[partition] = now_s
+            self._quiet_since_s[partition] = self._there(partition, now_s)
         return 1 if last == NONE else counted - last
 
     def is_own(self, partition: int, second: int) -> bool:
         """Tell whether this replica has sent *second*, or a later one, to *partition*."""
         return second <= self._sent[partition]
+
+    def _there(self, partition: int, now_s: float) -> float:
+        return now_s - self.behind_s.get(partition, 0.0)
 
     def _next_s(self, partition: int) -> float:
         return max(self._last[partition] + 1, self._quiet_since_s[partition]) + self._wait_s

@@ -77,7 +77,7 @@ class TickLog:
 
     def __init__(self, topic: str, cluster: Cluster, producer: Producer, name: str) -> None:
         self.partitions = cluster.partitions(topic)
-        self._topic, self._producer = topic, producer
+        self._topic, self._cluster, self._producer = topic, cluster, producer
         self._headers: list[tuple[str, bytes | None]] = [(OSCILLATOR_HEADER, name.encode())]
         # Ticks are sent outside transactions, and an open transaction of another client must not hide them.
         self._bounds = LogBounds(cluster, topic, APPEND_LIMIT_S, is_committed=False)
@@ -93,6 +93,10 @@ class TickLog:
         self._handed_to: dict[int, int] = {}
         self._taken_to: dict[int, int] = {}
         self._taken = asyncio.Event()
+
+    def led(self) -> dict[int, list[int]]:
+        """Return the partitions by the broker that leads them and stamps their ticks, without those that none leads."""
+        return self._cluster.led(self._topic, self.partitions)
 
     @classmethod
     @asynccontextmanager

@@ -33,6 +33,7 @@ from kafka_timers.runtime.metrics import WorkerMetrics
 from kafka_timers.runtime.outlet import Outlet
 from kafka_timers.runtime.priority import PriorityGate
 from kafka_timers.runtime.targets import TopicLookup
+from kafka_timers.runtime.ticked_clock import TickedClock
 from kafka_timers.runtime.ticks import TickReader
 from kafka_timers.settings import WorkerSettings
 from kafka_timers.worker.damage import destroy
@@ -109,21 +110,24 @@ class Clock:
 
     Args:
         loop: shows the time of the brokers.
-        seed: of how wrong this clock is: the date by up to an hour, and the passing time by up to half a millisecond a
-            second; None is not at all.
+        seed: of how wrong this clock is: the date by up to two hours, and the passing time by up to half a
+            millisecond a second; None is not at all.
+
+    Attributes:
+        ahead_s: seconds by which its date is wrong.
     """
 
     def __init__(self, loop: SeededLoop, seed: object = None) -> None:
         self._loop = loop
-        self._ahead_s, self._pace = 0.0, 1.0
+        self.ahead_s, self._pace = 0.0, 1.0
         if seed is not None:
             rng = Random(f"{seed}/clock")
-            self._ahead_s = rng.choice((0.0, rng.uniform(-2, 2), -3_600.0, 3_600.0))
+            self.ahead_s = rng.choice((0.0, rng.uniform(-2, 2), -3_600.0, 7_200.0))
             self._pace += rng.uniform(-0.0005, 0.0005)
 
     def wall_s(self) -> float:
         """Return UNIX time in seconds."""
-        return self._loop.wall_s + self._ahead_s
+        return self._loop.wall_s + self.ahead_s
 
     def elapsed_s(self) -> float:
         """Return monotonic seconds."""
@@ -181,9 +185,9 @@ class Process:
         self.run(self._keep_house())
 
     def _connect(self, seed: object, settings: dict[str, Any]) -> Ports:
-        kafka, network, faults, self._clock = self.kafka, self.network, self.faults, Clock(self.loop, seed)
-        clock = self._clock
+        kafka, network, faults, self.clock = self.kafka, self.network, self.faults, Clock(self.loop, seed)
         configured = WorkerSettings(data_dir=str(self.disk.folder), **settings)
+        self._clock = clock = TickedClock(self.clock, configured.max_clock_skew_s)
         gate = PriorityGate()
         self.brokers = Brokers(kafka, network, faults, seed)
         self._cluster = cluster = Cluster(cast(Any, self.brokers))
@@ -194,7 +198,7 @@ class Process:
         self._ticks = TickReader(cluster, kafka.own.oscillator, self._on_tick)
         own = {name: Target(1, kafka.topics[name].bytes_max) for name in (kafka.own.rejected, kafka.own.replies)}
         self._replies = replies = KafkaReplies(
-            cluster, (kafka.own.replies, own[kafka.own.replies]), topics, self.metrics
+            cluster, (kafka.own.replies, own[kafka.own.replies]), topics, self.metrics, clock
         )
         bounds = LogBounds(cluster, kafka.own.requests)
         requests = kafka.topics[kafka.own.requests]
@@ -272,7 +276,9 @@ class Process:
         if owner and second is not None:
             usable = tick_second(second, appended_ms, self._ports.settings.max_clock_skew_s)
             if usable is not None:
-                owner.tick(usable, TickRead(appended_ms, self._clock.elapsed_s(), epoch))
+                read = TickRead(appended_ms, self._clock.elapsed_s(), epoch)
+                self._clock.read(number, read)
+                owner.tick(usable, read)
 
     @property
     def was_impatient(self) -> bool:

@@ -8,6 +8,7 @@ refused, late or out of date is tried too: numbers of records, epochs, leaders, 
 import asyncio
 import random
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import astuple
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -48,6 +49,9 @@ from simulation.network import Network
 from simulation.sessions import Sessions
 
 _INVALID_REQUEST, _NOT_ENOUGH_REPLICAS, _COORDINATOR_NOT_AVAILABLE, _NOT_COORDINATOR = 42, 19, 15, 16
+_INVALID_TIMESTAMP = 32
+# message.timestamp.after.max.ms, as it is by default.
+_AHEAD_MS = 3_600_000
 _OFFSETS = "__consumer_offsets"
 # More than the shipped code waits, so that its own limit counts.
 _LIMIT_S = 10.0
@@ -190,9 +194,9 @@ class Brokers:
         return 0, name, b"%b %d" % (name.encode(), found.born), False, partitions, 0, {}
 
     def _described(self, request: DescribeConfigsRequest) -> Any:
-        return SimpleNamespace(resources=[self._settings(name) for _, name, _ in request._resources])
+        return SimpleNamespace(resources=[self._settings(name, names) for _, name, names in request._resources])
 
-    def _settings(self, name: str) -> tuple[int, str, int, str, list[tuple[Any, ...]]]:
+    def _settings(self, name: str, names: Sequence[str] | None) -> tuple[int, str, int, str, list[tuple[Any, ...]]]:
         topic = self._kafka.topics.get(name)
         if topic is None or not topic.exists:
             return codes.UNKNOWN_TOPIC_OR_PARTITION, "", 2, name, []
@@ -200,7 +204,9 @@ class Brokers:
             return codes.TOPIC_AUTHORIZATION_FAILED, "", 2, name, []
         policy = "compact" if topic.is_compacted else "delete"
         values = {"max.message.bytes": str(topic.bytes_max), "cleanup.policy": policy}
-        return 0, "", 2, name, [(key, value, False, 5, False, []) for key, value in values.items()]
+        values["message.timestamp.type"] = "LogAppendTime"
+        shown = values if names is None else names
+        return 0, "", 2, name, [(key, values[key], False, 5, False, []) for key in shown]
 
     def _versions(self) -> Any:
         level = self._kafka.transaction_version
@@ -306,7 +312,7 @@ class Brokers:
             code = self._append(node, request, topic, number, bytes(data))
             # Where the first record of the batch lies, if it was appended now.
             offset = -1 if code else self._kafka.logs[topic, number].end - _count(data)
-            topics.append((topic, [(number, code, offset, 0, 0, [], None, {})], {}))
+            topics.append((topic, [(number, code, offset, self._kafka.now_at(node), 0, [], None, {})], {}))
         return SimpleNamespace(topics=topics)
 
     def _append(self, node: int, request: Produce | ProduceInTransaction, topic: str, number: int, data: bytes) -> int:
@@ -315,7 +321,14 @@ class Brokers:
         if self._faults.drawn("replicas_are_missing"):
             return _NOT_ENOUGH_REPLICAS
         batch = MemoryRecords(data).next_batch()
-        records = [Record(each.key, each.value, headers=tuple(each.headers)) for each in batch]
+        sent = list(batch)
+        records = [Record(each.key, each.value, headers=tuple(each.headers)) for each in sent]
+        # Brokers stamp the service's own topics themselves.
+        if (
+            topic not in astuple(self._kafka.own)
+            and max(each.timestamp for each in sent) > self._kafka.now_at(node) + _AHEAD_MS
+        ):
+            return _INVALID_TIMESTAMP
         if code := self._kafka.refusal(topic, number, len(data), records):
             return code
         log = self._kafka.logs[topic, number]
@@ -335,7 +348,7 @@ class Brokers:
             return code
         for record in records:
             record.transaction = transaction
-            log.append(record, self._kafka.now_ms)
+            log.append(record, self._kafka.now_at(node))
         return 0
 
     def _offsets(self, node: int, request: ListOffsets) -> Any:

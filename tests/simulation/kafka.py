@@ -85,6 +85,7 @@ class Kafka:
         self.offsets = Offsets(NODES[0])
         self.timeout_s = 10.0
         self.transaction_version = 2
+        self.ahead_s: dict[int, float] = {}
         self.identities: dict[str, tuple[int, int]] = {}
         self._given = 0
         # How each producer has ended its last transaction: in which epoch, and whether by a commit.
@@ -112,6 +113,10 @@ class Kafka:
     def now_ms(self) -> int:
         """The brokers' clock, in UNIX milliseconds."""
         return int(self._loop.wall_s * 1000)
+
+    def now_at(self, node: int) -> int:
+        """The clock of broker *node*, in UNIX milliseconds."""
+        return self.now_ms + int(self.ahead_s.get(node, 0.0) * 1000)
 
     def create(self, name: str, partitions: int, **settings: bool | int) -> Topic:
         """Create a topic, or make it anew; its leaders are spread over the brokers."""

@@ -173,7 +173,7 @@ def test_a_leader_that_is_silent_is_waited_for_no_longer_than_it_leads(scene: Sc
         for number in range(2):
             producer.begin()
             batch = producer.new_batch()
-            batch.append(timestamp=None, key=None, value=b"%d" % number)
+            batch.append(timestamp=0, key=None, value=b"%d" % number)
             began_s = scene.loop.time()
             producer.send(batch, "callbacks", 0)
             if number:

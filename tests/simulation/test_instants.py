@@ -6,6 +6,7 @@ import pytest
 
 from kafka_timers.core.routing import hash_of
 from simulation import faults
+from simulation.promises import found_in
 from simulation.told import told
 
 
@@ -32,6 +33,26 @@ def test_a_cancel_in_its_second_is_in_time_before_its_millisecond() -> None:
         story.finish()
         assert [number for number, _ in story.fired()] == [1]
         assert story.answers() == ["CANCELLED", "TOO_LATE"]
+
+
+@pytest.mark.parametrize("ahead_s", [7_200.0, -7_200.0])
+def test_the_date_of_the_worker_s_host_decides_nothing(ahead_s: float, capsys: pytest.CaptureFixture[str]) -> None:
+    """
+    Callback topics keep the worker's timestamps, and brokers refuse those that are an hour ahead of their own clock.
+    """
+    with told() as story:
+        process = story.start("a", 0)
+        process.clock.ahead_s = ahead_s
+        story.request(3, timer_id=b"a", asks=True)
+        story.request(3, millis=250)
+        story.until(9)
+        assert process.problems() == []
+        story.finish()
+        assert [number for number, _ in story.fired()] == [0, 1]
+        [_, *seals] = found_in(story.kafka)[0].seals
+        assert max(seal.lateness_max_ms for seal in seals) < 50
+    side = "ahead of" if ahead_s > 0 else "behind"
+    assert capsys.readouterr().out.count(f"this host's clock is 7200.0 s {side} the brokers'") == 1
 
 
 def test_where_workers_fire_at_ticks_alone_it_fires_at_the_tick() -> None:

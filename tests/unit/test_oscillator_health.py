@@ -4,7 +4,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from kafka_timers.testing import ManualClock
-from kafka_timers_oscillator.broker_time import BrokerTime
+from kafka_timers_oscillator.broker_time import BrokersTime
 from kafka_timers_oscillator.replica_health import Health, Metrics
 
 
@@ -19,12 +19,12 @@ def registry() -> CollectorRegistry:
 
 
 @pytest.fixture
-def broker_time() -> BrokerTime:
-    return BrokerTime()
+def broker_time() -> BrokersTime:
+    return BrokersTime()
 
 
 @pytest.fixture
-def health(clock: ManualClock, broker_time: BrokerTime, registry: CollectorRegistry) -> Health:
+def health(clock: ManualClock, broker_time: BrokersTime, registry: CollectorRegistry) -> Health:
     return Health(clock, broker_time, Metrics(registry), max_clock_skew_s=2.0)
 
 
@@ -59,11 +59,11 @@ async def test_a_broker_in_trouble_is_well_again_with_its_first_answer(health: H
     ("off_s", "words"), [(3600.0, "3600.0 s ahead of"), (-2.5, "2.5 s behind"), (1.9, ""), (-1.9, "")]
 )
 async def test_clocks_that_disagree_are_said_with_figure_and_direction(
-    health: Health, clock: ManualClock, broker_time: BrokerTime, registry: CollectorRegistry, off_s: float, words: str
+    health: Health, clock: ManualClock, broker_time: BrokersTime, registry: CollectorRegistry, off_s: float, words: str
 ) -> None:
     health.progressed(1_000_000)
     assert not health.must_keep_silent()
-    broker_time.heard(clock.elapsed_s(), clock.wall_s() - off_s)
+    broker_time.of(0).heard(clock.elapsed_s(), clock.wall_s() - off_s)
     assert registry.get_sample_value("kafka_timers_oscillator_clock_offset_seconds") == pytest.approx(off_s)
     assert health.must_keep_silent() == bool(words)
     assert [words in reason for reason in health.ready()] == ([True] if words else [])

@@ -10,11 +10,13 @@ from typing import NamedTuple
 
 # The best of this many ticks counts: a tick that was read quickly tells more than one that was read late.
 _TICKS = 8
-# Largest rate by which a clock may be too fast. Host clocks are slewed by half of this at most.
+# Largest rate by which two clocks differ that nobody corrects. ntpd slews a clock by half of this at most.
 _DRIFT = 0.001
-# An earlier tick that is ahead of a new one by more than this is from before a step of the broker's clock, or the new
-# one was read late. Dropping it makes the clock too slow for a while, but never fires early.
-_STEP_MS = 50
+# If an earlier tick tells more than a new one by more than this, the broker's clock was slewed or stepped back, or the
+# new tick was read late. Nothing shows which, so the broker's clock is taken for as slow as that until the next tick.
+_LATE_MS = 10
+# No clock is slewed by more: chrony's `maxslewrate` is a twelfth. Ticks that differ more are from before a step.
+_SLEW_MAX = 0.1
 
 
 def tick_second(second: int, appended_ms: int, max_clock_skew_s: float) -> int | None:
@@ -52,32 +54,40 @@ class TickClock:
 
     def __init__(self) -> None:
         self._ticks: deque[TickRead] = deque(maxlen=_TICKS)
+        self._drift = _DRIFT
 
     def read(self, tick: TickRead) -> None:
         """Add *tick*, which was read after all others."""
         # Another leader epoch is another broker, with another clock.
-        kept = [each for each in self._ticks if each.epoch == tick.epoch]
-        kept = [each for each in kept if _told(each, tick.read_s) <= tick.appended_ms + _STEP_MS]
-        self._ticks = deque([*kept, tick], _TICKS)
+        slower = {each: _slower(each, tick) for each in self._ticks if each.epoch == tick.epoch}
+        self._ticks = deque([*(each for each, by in slower.items() if by <= _SLEW_MAX), tick], _TICKS)
+        self._drift = min(max(slower.values(), default=0.0), _SLEW_MAX) + _DRIFT
 
     def now_ms(self, at_s: float) -> int | None:
         """
         Return the UNIX millisecond that the broker's clock has reached at *at_s* of the monotonic clock; None before a
         tick.
         """
-        return int(max(_told(tick, at_s) for tick in self._ticks)) if self._ticks else None
+        return int(max(_told(tick, at_s, self._drift) for tick in self._ticks)) if self._ticks else None
 
     def when_s(self, at_ms: int) -> float | None:
         """
         Return the monotonic time at which `now_ms` will reach *at_ms* if no further tick is read; None before a tick.
         """
-        return min([_reached(tick, at_ms) for tick in self._ticks], default=None)
+        return min([_reached(tick, at_ms, self._drift) for tick in self._ticks], default=None)
 
 
-def _told(tick: TickRead, at_s: float) -> float:
-    return tick.appended_ms + max(at_s - tick.read_s, 0.0) * 1000 * (1 - _DRIFT)
+def _slower(before: TickRead, tick: TickRead) -> float:
+    """Return by which rate the broker's clock may have been slower from *before* to *tick*; 0 if that hardly shows."""
+    passed_ms = (tick.read_s - before.read_s) * 1000
+    ahead_ms = before.appended_ms + passed_ms - tick.appended_ms
+    return 0.0 if ahead_ms <= _LATE_MS else ahead_ms / passed_ms if passed_ms > 0 else 1.0
 
 
-def _reached(tick: TickRead, at_ms: int) -> float:
+def _told(tick: TickRead, at_s: float, drift: float) -> float:
+    return tick.appended_ms + max(at_s - tick.read_s, 0.0) * 1000 * (1 - drift)
+
+
+def _reached(tick: TickRead, at_ms: int, drift: float) -> float:
     # Add a microsecond, so that a rounding error cannot ask for a moment that has not come.
-    return tick.read_s + max(at_ms - tick.appended_ms + 0.001, 0) / (1000 * (1 - _DRIFT))
+    return tick.read_s + max(at_ms - tick.appended_ms + 0.001, 0) / (1000 * (1 - drift))

@@ -7,9 +7,8 @@ from functools import partial
 from aiokafka import TopicPartition
 
 from kafka_timers.broker.cluster import Cluster
-from kafka_timers.clock import Clock
 from kafka_timers.core.calendar import TZDATA_VERSION
-from kafka_timers.core.tick_clock import tick_second
+from kafka_timers.core.tick_clock import TickRead, tick_second
 from kafka_timers.core.wire import Topics, number_in
 from kafka_timers.planner import planner_group
 from kafka_timers.planner.plan_metrics import PlannerMetrics
@@ -20,6 +19,7 @@ from kafka_timers.runtime.priority import PriorityGate
 from kafka_timers.runtime.shared_topic import SharedTopic
 from kafka_timers.runtime.targets import TopicLookup
 from kafka_timers.runtime.tasks import until_one_ends
+from kafka_timers.runtime.ticked_clock import TickedClock
 from kafka_timers.runtime.ticks import TickReader
 from kafka_timers.settings import PlannerSettings, WorkerSettings
 
@@ -30,7 +30,7 @@ _MISSING_RETRY_S = 30.0
 # So long after the last tick nothing has been planned; each tick has its turn.
 _LATE_S = 15.0
 # The same as a worker's.
-_SKEW_S = 2.0
+SKEW_S = 2.0
 
 
 class SchedulePlanner:
@@ -40,7 +40,7 @@ class SchedulePlanner:
     Args:
         outlet: topics for requests and rejected records.
         gate: holds planning up while the worker of this process fires a second.
-        clock: tells how long planning takes; nothing is planned by it.
+        clock: dates records, and is told of ticks; nothing is planned by it.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class SchedulePlanner:
         outlet: Outlet,
         gate: PriorityGate,
         metrics: PlannerMetrics,
-        clock: Clock,
+        clock: TickedClock,
     ) -> None:
         self._settings = settings
         self._topics = Topics.of(settings.topic_prefix)
@@ -145,6 +145,8 @@ class SchedulePlanner:
         self._planned_s[number] = self._clock.elapsed_s()
         if self._ticks:
             self._ticks.follow([number])
+        # Records are dated by it, also the first one.
+        await self._clock.ticked.wait()
         try:
             while True:
                 try:
@@ -180,8 +182,9 @@ class SchedulePlanner:
     def _on_tick(self, number: int, key: bytes | None, appended_ms: int, epoch: int) -> None:
         second = number_in(key)
         # The worker that owns the partition tells of ticks that are none.
-        if second is None or tick_second(second, appended_ms, _SKEW_S) is None:
+        if second is None or tick_second(second, appended_ms, SKEW_S) is None:
             return
+        self._clock.read(number, TickRead(appended_ms, self._clock.elapsed_s(), epoch))
         # Seconds that were missed are ticked anew, one behind the other. Runs missed in them are known at once.
         now_s = appended_ms // 1000
         if now_s > self._seconds.get(number, 0):

@@ -15,13 +15,14 @@ from kafka_timers.core.callbacks import Target
 from kafka_timers.core.wire import Topics
 from kafka_timers.errors import TopicsError
 from kafka_timers.planner.plan_metrics import PlannerMetrics
-from kafka_timers.planner.planner import SchedulePlanner
+from kafka_timers.planner.planner import SKEW_S, SchedulePlanner
 from kafka_timers.processes.start import tried
 from kafka_timers.runtime.outlet import Outlet
 from kafka_timers.runtime.priority import PriorityGate
 from kafka_timers.runtime.probes import Probes
 from kafka_timers.runtime.targets import TopicLookup
 from kafka_timers.runtime.tasks import until_one_ends
+from kafka_timers.runtime.ticked_clock import TickedClock
 from kafka_timers.settings import PlannerSettings
 
 
@@ -43,7 +44,7 @@ def run(settings: PlannerSettings) -> None:
 
 
 async def _run(settings: PlannerSettings, stop: asyncio.Event) -> None:
-    registry, clock, planner = CollectorRegistry(), HostClock(), None
+    registry, clock, planner = CollectorRegistry(), TickedClock(HostClock(), SKEW_S), None
 
     def unready() -> list[str]:
         return planner.problems() if planner else [f"no broker answers at {settings.kafka} yet"]

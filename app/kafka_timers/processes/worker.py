@@ -48,6 +48,7 @@ from kafka_timers.runtime.priority import PriorityGate
 from kafka_timers.runtime.probes import Probes
 from kafka_timers.runtime.targets import TopicLookup
 from kafka_timers.runtime.tasks import cancel
+from kafka_timers.runtime.ticked_clock import TickedClock
 from kafka_timers.runtime.ticks import TickReader
 from kafka_timers.settings import WorkerSettings
 from kafka_timers.worker.end_offsets import EndOffsets
@@ -86,12 +87,13 @@ class Worker:
     One worker process.
 
     Args:
-        clock: measures lateness and idle time; it never decides whether a timer is due.
+        clock: of this host. Its date decides nothing: what a worker knows of the time, it knows from ticks.
     """
 
     def __init__(self, settings: WorkerSettings, clock: Clock | None = None) -> None:
         self._settings = settings
-        self._clock = clock or HostClock()
+        self._host = clock or HostClock()
+        self._clock = TickedClock(self._host, settings.max_clock_skew_s)
         self._topics = Topics.of(settings.topic_prefix)
         self.metrics = WorkerMetrics()
         self.probes = Probes(settings.host, settings.port, self.metrics.registry, self._dead, self._unready)
@@ -138,6 +140,8 @@ class Worker:
                 self._held, found.partitions, ports.gate, lambda: self._ticked_s or 0.0, self._clock
             )
             self._ticks = ticks = TickReader(cluster, self._topics.oscillator, self._on_tick)
+            # Doors and planner need the time, whether or not this worker owns a partition.
+            ticks.follow([0])
             doors = self._doors(ports)
             chores = [
                 ports.reader.run(),
@@ -147,7 +151,7 @@ class Worker:
                 self._watch_others(ports, cluster),
                 self._watch_topics(cluster, topics, ports.partitions),
                 self._reject_added(ports),
-                *[d.run() for d in doors],
+                *[self._ticked(door) for door in doors],
             ]
             if horizon_s := self._settings.horizon_s:
                 chores.append(watch_lake(cluster, self._settings.topic_prefix, horizon_s, self.metrics.lake_closed))
@@ -207,13 +211,15 @@ class Worker:
             log.warning("%s partition %d: %s", self._topics.oscillator, number, self._skewed)
             return
         self._skewed = None
-        self._ticked_s = self._clock.elapsed_s()
+        read = TickRead(appended_ms, self._clock.elapsed_s(), epoch)
+        self._clock.read(number, read)
         if second > self._newest_tick:
             # Repeated ticks are normal: an oscillator learns the broker's time from them.
             self._newest_tick = second
-            self.metrics.tick_delay.add(self._clock.wall_s() - second, 1)
+            self.metrics.tick_delay.add(self._host.wall_s() - second, 1)
         if owner := self._owners.get(number):
-            owner.tick(usable, TickRead(appended_ms, self._ticked_s, epoch))
+            self._ticked_s = read.read_s
+            owner.tick(usable, read)
 
     async def _on_assigned(self, numbers: set[int], format: int, member_id: str) -> None:
         keep_member_id(Path(self._settings.data_dir), member_id)
@@ -225,7 +231,7 @@ class Worker:
         self._format = format
         if self._ports and self._ticks:
             self._owners = {number: Owner(number, self._ports) for number in numbers}
-            self._ticks.follow(numbers)
+            self._ticks.follow(numbers or [0])
         self._ticked_s = self._clock.elapsed_s()
         self._joined = True
         log.info("owns partitions %s", sorted(numbers))
@@ -275,7 +281,7 @@ class Worker:
         stack.callback(ends.close)
         # The number of served partitions decides the partition of an id.
         home = dataclasses.replace(found.own[topics.requests], partitions=found.partitions)
-        replies = KafkaReplies(cluster, (topics.replies, found.own[topics.replies]), lookup, self.metrics)
+        replies = KafkaReplies(cluster, (topics.replies, found.own[topics.replies]), lookup, self.metrics, self._clock)
         stack.push_async_callback(replies.stop)
         return Ports(
             settings=settings,
@@ -319,6 +325,12 @@ class Worker:
             )
             for name, topic in named
         ]
+
+    async def _ticked(self, door: AdapterReader) -> None:
+        """Run *door*; if it has a grace, once the time is known by which it judges records to be past it."""
+        if self._settings.door_grace_s >= 0:
+            await self._clock.ticked.wait()
+        await door.run()
 
     async def _keep_house(self, lookup: TopicLookup, stores: StoreFolders) -> None:
         while True:

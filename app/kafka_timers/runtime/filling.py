@@ -24,12 +24,12 @@ class Filling:
         self,
         topic: str,
         partition: int,
-        now_ms: int | None,
+        now_ms: int,
         key: bytes | None,
         value: bytes | None,
         headers: list[tuple[str, bytes | None]] = [],  # noqa: B006  # read only, once per record
     ) -> None:
-        """Add a record that the topic accepts, with the timestamp *now_ms*; None means the current time."""
+        """Add a record that the topic accepts, with the timestamp *now_ms*."""
         at = (topic, partition)
         batch = self._open.get(at)
         if batch is None or batch.append(timestamp=now_ms, key=key, value=value, headers=headers) is None:

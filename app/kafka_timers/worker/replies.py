@@ -10,6 +10,7 @@ from kafka_timers.broker.batches import Batch
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.producer import Producer
 from kafka_timers.broker.refusals import RefusedError
+from kafka_timers.clock import Clock
 from kafka_timers.core.callbacks import Target
 from kafka_timers.core.refused import Reason
 from kafka_timers.core.routing import hash_of
@@ -34,13 +35,17 @@ class KafkaReplies:
     Args:
         own: the service's topic for replies, and its limits.
         targets: judge all other topics.
+        clock: stamps replies.
     """
 
-    def __init__(self, cluster: Cluster, own: tuple[str, Target], targets: TopicLookup, metrics: WorkerMetrics) -> None:
+    def __init__(
+        self, cluster: Cluster, own: tuple[str, Target], targets: TopicLookup, metrics: WorkerMetrics, clock: Clock
+    ) -> None:
         self._cluster = cluster
         self._own = own
         self._targets = targets
         self._metrics = metrics
+        self._clock = clock
         self._producer: Producer | None = None
         self._starting = asyncio.Lock()
 
@@ -64,10 +69,10 @@ class KafkaReplies:
             self._lose(topic, target, len(letters))
             return
         producer = await self._started()
-        filling = Filling(producer.new_batch)
+        filling, now_ms = Filling(producer.new_batch), int(self._clock.wall_s() * 1000)
         for letter in letters:
             at = hash_of(letter.key) % target.partitions
-            filling.add(topic, at, None, letter.key, letter.value, _headers_of(letter))
+            filling.add(topic, at, now_ms, letter.key, letter.value, _headers_of(letter))
         try:
             await asyncio.gather(*(self._deliver(producer, *each) for each in filling.all()))
         except KafkaError:

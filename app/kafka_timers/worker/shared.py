@@ -32,7 +32,7 @@ class Ports:
         log_id: returns Kafka's id of `timer-request`, as last told; empty if it is not known.
         outlet: topics for refused requests, and for those that are sent on.
         history: etf1's history; None without one.
-        clock: measures lateness and idle time; it never decides whether a timer is due.
+        clock: dates callbacks and measures lateness by the ticks; it never decides whether a timer is due.
         name: name of this worker in seals.
         queries: URL at which this worker answers questions; empty if it does not.
         format: returns the seal format that every member of the group can read.
