@@ -54,7 +54,7 @@ from simulation.network import Network
 # As in `processes.worker`.
 HAND_OVER_S = 2.0
 # Twice as long as there, since a fifth as much runs.
-_HOUSEKEEPING_S = 1.0
+_HOUSEKEEPING_S, _WATCH_OTHERS_S = 1.0, 5.0
 
 
 @contextmanager
@@ -182,6 +182,7 @@ class Process:
         self.run(self._look_up())
         self.run(self._ports.reader.run())
         self.run(self._ticks.run())
+        self.run(self._watch_others())
         self.run(self._keep_house())
 
     def _connect(self, seed: object, settings: dict[str, Any]) -> Ports:
@@ -239,13 +240,18 @@ class Process:
             own = self.kafka.own
             await self._cluster.look_up([own.requests, own.sealed, own.oscillator])
 
+    async def _watch_others(self) -> None:
+        while True:
+            await asyncio.sleep(_WATCH_OTHERS_S)
+            with suppress(KafkaError):
+                await self._cluster.refresh()
+
     async def _keep_house(self) -> None:
         while True:
             await asyncio.sleep(_HOUSEKEEPING_S)
             for owner in self.owners.values():
                 owner.show()
             try:
-                await self._cluster.refresh()
                 await self._lookup.refresh()
             except Exception as error:
                 if type(error).__module__ != "aiokafka.errors":

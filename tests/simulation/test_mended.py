@@ -157,7 +157,7 @@ def test_a_worker_that_finds_a_store_of_its_own_locked_ends_itself() -> None:
     """No retry mends it, and others can take over its partitions."""
     with told() as story:
         a = story.start("a")
-        left_open = a.stores.open(0)
+        left_open = a.stores.open(0, b"timer-request 0")
         a.own([0])
         story.until(1)
         assert a.gave_up
