@@ -2,34 +2,20 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 import click
 
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.cli.options import json_option, on_instance
 from kafka_timers.cli.running import wait_for
+from kafka_timers.core.log_identity import begun_anew, gone_on
+from kafka_timers.core.wire import Sealed
 from kafka_timers.errors import KafkaTimersError
-from kafka_timers.operate.relog import Content, LogState, checking_log
-
-_GOES_ON = "workers go on with it within seconds"
+from kafka_timers.operate.relog import LogState, checking_log
 
 _yes = click.option("--yes", is_flag=True, help="do not ask before it is written")
-
-
-class _Fence(click.ParamType):
-    """An offset in a partition."""
-
-    name = "partition:offset"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
-        """Return partition and offset."""
-        number, _, offset = str(value).partition(":")
-        if not (number.isdecimal() and offset.isdecimal()):
-            self.fail(f"{value!r}: give a partition, : and an offset, as 0:4711", param, ctx)
-        return int(number), int(offset)
 
 
 @click.group("log")
@@ -64,8 +50,7 @@ def show(kafka: Kafka, topic_prefix: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([_document(state) for state in states]))
     else:
-        for state in states:
-            click.echo(_line(state))
+        click.echo("\n".join(map(_line, states)))
     sys.exit(any(state.stands for state in states))
 
 
@@ -79,17 +64,7 @@ def another(kafka: Kafka, topic_prefix: str, yes: bool) -> None:
     That is so after the topic was deleted and made anew. Requests whose time
     is past fire at once. Pending timers of the former topic are gone with it.
     """
-
-    async def decide() -> None:
-        async with checking_log(kafka, topic_prefix) as found:
-            states = _standing(found.states)
-            for state in states:
-                _tell(state, await found.content(state, 0))
-            _confirm(yes, "does it hold requests of which none has fired?")
-            await found.is_another(states)
-
-    wait_for(decide())
-    click.echo(_GOES_ON)
+    _say(kafka, topic_prefix, yes, 0, {}, lambda state: begun_anew(state.tail.seals, state.now))
 
 
 @log.command()
@@ -97,9 +72,10 @@ def another(kafka: Kafka, topic_prefix: str, yes: bool) -> None:
 @click.option(
     "--at",
     "fences",
-    type=_Fence(),
+    type=(int, int),
     multiple=True,
-    help="offset below which all that was due by the last seal has fired; repeatable  [default: the old offsets count]",
+    metavar="PARTITION OFFSET",
+    help="all below this offset that was due by the last seal has fired; repeatable  [default: the old offsets count]",
 )
 @_yes
 def same(kafka: Kafka, topic_prefix: str, fences: Sequence[tuple[int, int]], yes: bool) -> None:
@@ -110,55 +86,55 @@ def same(kafka: Kafka, topic_prefix: str, fences: Sequence[tuple[int, int]], yes
     mirrored, its offsets are others: give --at for each partition. A second
     that was under way then fires whole, so some of it may come twice.
     """
+    at = dict(fences)
+    _say(
+        *(kafka, topic_prefix, yes, None, at),
+        lambda state: gone_on(state.tail.seals, state.now, at.get(state.number), state.start),
+    )
+
+
+def _say(
+    kafka: Kafka,
+    prefix: str,
+    yes: bool,
+    fence: int | None,
+    at: Mapping[int, int],
+    seals_of: Callable[[LogState], list[Sealed]],
+) -> None:
+    """Count what lies there, ask, and write the seals. What counts as fired lies below *at*, *fence* or the old one."""
 
     async def decide() -> None:
-        async with checking_log(kafka, topic_prefix) as found:
-            states, at = _standing(found.states), dict(fences)
+        async with checking_log(kafka, prefix) as found:
+            states = [state for state in found.states if state.stands]
+            if not states:
+                raise KafkaTimersError("every partition is of the topic that its seals are of: nothing is to be said")
             for state in states:
-                fence = at.get(state.number, state.fence)
-                if fence > state.end:
+                below = at.get(state.number, state.fence if fence is None else fence)
+                if below > state.end:
                     raise KafkaTimersError(
-                        f"partition {state.number} ends at offset {state.end}, below {fence}: give --at "
-                        f"{state.number}:OFFSET, the offset behind the last request that has fired"
+                        f"partition {state.number} ends at offset {state.end}, below {below}: give --at "
+                        f"{state.number} OFFSET, the offset behind the last request that has fired"
                     )
-                _tell(state, await found.content(state, fence))
-            _confirm(yes, "does it hold the records that it had?")
-            await found.is_same(states, at)
+                past, due, waiting = await found.content(state, below)
+                click.echo(_line(state))
+                click.echo(f"  {past:,} requests count as fired, {due:,} are due and fire at once, {waiting:,} wait")
+            if not yes:
+                click.confirm("is that what lies there?", abort=True, err=True)
+            await found.write([(state, seals_of(state)) for state in states])
 
     wait_for(decide())
-    click.echo(_GOES_ON)
-
-
-def _standing(states: Sequence[LogState]) -> list[LogState]:
-    if standing := [state for state in states if state.stands]:
-        return standing
-    raise KafkaTimersError("all partitions are of the topic that their seals are of: there is nothing to decide")
-
-
-def _confirm(yes: bool, question: str) -> None:
-    if not yes:
-        click.confirm(question, abort=True, err=True)
-
-
-def _tell(state: LogState, content: Content) -> None:
-    click.echo(_line(state))
-    click.echo(
-        f"  {content.past:,} requests count as fired, {content.due:,} are due and fire at once, "
-        f"{content.waiting:,} wait"
-    )
+    click.echo("workers go on with it within seconds")
 
 
 def _line(state: LogState) -> str:
-    fired = (
-        f"fired up to {datetime.fromtimestamp(state.end_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC" if state.end_ms else ""
-    )
+    fired = f"fired up to {datetime.fromtimestamp(state.end_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
     what = f"partition {state.number}: offsets {state.start} to {state.end} of topic {state.now.hex() or '?'}"
     if not state.stands:
-        return f"{what}, {fired or 'nothing fired yet'}"
+        return f"{what}, {fired if state.end_ms else 'nothing fired yet'}"
     return f"{what}; {fired}, below offset {state.fence}, from topic {state.was.hex()}: stands still"
 
 
-def _document(state: LogState) -> dict[str, Any]:
+def _document(state: LogState) -> dict[str, int | str | bool]:
     return {
         "partition": state.number,
         "topic_id": state.now.hex(),

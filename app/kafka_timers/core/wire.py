@@ -294,6 +294,11 @@ def is_complete(seal: Sealed) -> bool:
     return not seal.HasField("through")
 
 
+def key_of_seal(seal: Sealed) -> bytes:
+    """Return the record key of *seal*. Compaction must never remove the complete seal that a slice builds on."""
+    return b"%d" % seal.partition if is_complete(seal) else b"%d slice" % seal.partition
+
+
 def check_format(seal: Sealed) -> None:
     """
     Check that this version understands *seal*.

@@ -1,10 +1,11 @@
 """
-Decide what a `timer-request` is whose id is not the one in the seals. `kafka-timers log` does it.
+Look at a `timer-request` beside the seals, and write the seals that say what it is. `kafka-timers log` does it.
 
-Workers leave such partitions alone, so nobody else writes seals of them. `core.log_identity` has the seals.
+Workers leave a partition alone whose seals are of another topic, so nobody else writes seals of it meanwhile.
+`core.log_identity` has those seals.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
@@ -14,30 +15,14 @@ from kafka_timers.broker.producer import Producer
 from kafka_timers.broker.reading import TopicLog
 from kafka_timers.broker.seals import SealLog, Tail
 from kafka_timers.broker.topics import answering, translating
-from kafka_timers.core.log_identity import begun_anew, gone_on, is_other_log
+from kafka_timers.core.log_identity import is_other_log
 from kafka_timers.core.sums import hash_of_seal
 from kafka_timers.core.verdicts import Ask, judged
-from kafka_timers.core.wire import Sealed, Topics, is_complete, latest
+from kafka_timers.core.wire import Sealed, Topics, key_of_seal, latest
 from kafka_timers.errors import TopicsError
 
 _LIMIT_S = 10.0
 _BATCH_BYTES = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Content:
-    """
-    What lies in a partition: numbers of requests.
-
-    Attributes:
-        past: due by the last seal, at offsets below the fence in question.
-        due: due by the last seal, at other offsets.
-        waiting: due later.
-    """
-
-    past: int = 0
-    due: int = 0
-    waiting: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,62 +67,44 @@ class LogState:
 
 class LogCheck:
     """
-    The partitions of `timer-request`, when this was opened.
+    The partitions of `timer-request`, as they were when this was opened.
 
     Its methods raise `aiokafka.errors.KafkaError` if a broker does not answer or refuses.
     """
 
-    def __init__(self, cluster: Cluster, topics: Topics, log: TopicLog, states: list[LogState]) -> None:
+    def __init__(self, cluster: Cluster, topics: Topics, states: list[LogState]) -> None:
         self.states = states
         self._cluster = cluster
         self._topics = topics
-        self._log = log
 
-    async def content(self, state: LogState, fence: int) -> Content:
-        """Read a partition, and count what lies in it."""
+    async def content(self, state: LogState, fence: int) -> tuple[int, int, int]:
+        """
+        Return the numbers of requests in a partition: those due by the last seal below the offset *fence*, others due
+        by then, and those due later.
+        """
         past = due = waiting = 0
-        async for records in self._log.pages(state.number, state.start, state.end, skips_deleted=True):
+        log = TopicLog(self._cluster, self._topics.requests)
+        async for records in log.pages(state.number, state.start, state.end, skips_deleted=True):
             for record in records:
                 verdict = judged(record, state.number, len(self.states))
-                if not isinstance(verdict, Ask):
-                    continue
-                if verdict.due_ms >= state.end_ms:
-                    waiting += 1
-                elif record.offset < fence:
-                    past += 1
-                else:
-                    due += 1
-        return Content(past, due, waiting)
+                if isinstance(verdict, Ask):
+                    is_due, is_past = verdict.due_ms < state.end_ms, record.offset < fence
+                    past, due, waiting = past + (is_due and is_past), due + (is_due > is_past), waiting + (not is_due)
+        return past, due, waiting
 
-    async def is_another(self, states: Sequence[LogState]) -> None:
-        """Note that nothing of these partitions has fired."""
-        await self._write({state.number: (state, begun_anew(state.tail.seals, state.now)) for state in states})
-
-    async def is_same(self, states: Sequence[LogState], fences: Mapping[int, int]) -> None:
-        """Note that these partitions have the records that they had, with other offsets where *fences* has one."""
-        await self._write(
-            {
-                state.number: (
-                    state,
-                    gone_on(state.tail.seals, state.now, fences.get(state.number), state.start),
-                )
-                for state in states
-            }
-        )
-
-    async def _write(self, decided: Mapping[int, tuple[LogState, list[Sealed]]]) -> None:
+    async def write(self, decided: Iterable[tuple[LogState, list[Sealed]]]) -> None:
+        """Write seals behind the last ones of each partition."""
         producer = Producer(self._cluster, None, _LIMIT_S, _BATCH_BYTES, "log")
         await producer.start()
         try:
-            for number, (state, seals) in decided.items():
-                previous = state.tail.last
+            for state, seals in decided:
+                number, previous = state.number, state.tail.last
                 for seal in seals:
                     seal.previous = previous
                     value = seal.SerializeToString()
                     previous = hash_of_seal(value)
-                    key = b"%d" % number if is_complete(seal) else b"%d slice" % number
                     batch = producer.new_batch()
-                    batch.append(timestamp=None, key=key, value=value)
+                    batch.append(timestamp=None, key=key_of_seal(seal), value=value)
                     await producer.deliver(batch, self._topics.sealed, number)
         finally:
             await producer.stop()
@@ -158,15 +125,15 @@ async def checking_log(kafka: Kafka, prefix: str) -> AsyncIterator[LogCheck]:
             cluster = await opened.enter_async_context(Cluster.open(kafka))
             await cluster.look_up([topics.requests, topics.sealed])
         opened.enter_context(translating(kafka))
-        log, seals = TopicLog(cluster, topics.requests), SealLog(cluster, topics.sealed)
-        sealed = cluster.partitions(topics.sealed)
-        for name, numbers in ((topics.requests, log.numbers), (topics.sealed, sealed)):
-            if not numbers:
+        numbers, sealed = cluster.partitions(topics.requests), cluster.partitions(topics.sealed)
+        for name, found in ((topics.requests, numbers), (topics.sealed, sealed)):
+            if not found:
                 raise TopicsError(f"topic {name} is missing: create it with kafka-timers topics create")
+        log, seals = TopicLog(cluster, topics.requests), SealLog(cluster, topics.sealed)
         tails = {number: await seals.tail(number) for number in sealed}
-        served = next((tail.seals[-1].partitions for tail in tails.values() if tail.seals), len(log.numbers))
-        numbers = [number for number in log.numbers if number < served]
+        served = next((tail.seals[-1].partitions for tail in tails.values() if tail.seals), len(numbers))
+        numbers = numbers[:served]
         starts, ends = await log.bounds.starts(numbers), await log.bounds.ends(numbers)
         now, none = cluster.topic_id(topics.requests), Tail([], b"")
-        states = [LogState(n, now, starts[n], ends[n], tails.get(n, none)) for n in numbers]
-        yield LogCheck(cluster, topics, log, states)
+        states = [LogState(number, now, starts[number], ends[number], tails.get(number, none)) for number in numbers]
+        yield LogCheck(cluster, topics, states)

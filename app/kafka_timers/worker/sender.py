@@ -25,7 +25,7 @@ from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.producer import Producer
 from kafka_timers.broker.refusals import RefusedError
 from kafka_timers.core.refused import Reason
-from kafka_timers.core.wire import Sealed, Topics, instance_name, is_complete
+from kafka_timers.core.wire import Sealed, Topics, instance_name, key_of_seal
 from kafka_timers.runtime.filling import BATCH_BYTES, Ready
 from kafka_timers.settings import WorkerSettings
 from kafka_timers.worker.faults import FencedError, TopicsRefusedError
@@ -193,9 +193,7 @@ class KafkaSender:
             if not self._transactional:
                 await self._producer.flush()
             batch = self.new_batch()
-            # Slices have a key of their own: compaction must never remove the complete seal that a slice builds on.
-            key = b"%d" % self._partition if is_complete(seal) else b"%d slice" % self._partition
-            batch.append(timestamp=None, key=key, value=seal.SerializeToString())
+            batch.append(timestamp=None, key=key_of_seal(seal), value=seal.SerializeToString())
             self.send_all([(batch, self._names.sealed, self._partition)])
             await self._producer.flush()
             on_taken()
