@@ -1,5 +1,6 @@
 """A record that comes again: when, how often, with which headers, and where it goes in the end."""
 
+import dataclasses
 from datetime import timedelta
 from typing import Any
 
@@ -88,6 +89,17 @@ async def test_a_record_that_is_read_twice_comes_again_once() -> None:
         await timers.client.retry(each, POLICY)
     await clock.advance(100)
     assert [Callback.of(each).attempt for each in timers.take("orders")] == [2]  # type: ignore[union-attr]
+
+
+async def test_a_record_at_the_place_of_one_of_a_former_topic_comes_again() -> None:
+    clock = ManualClock(1_000)
+    timers = InMemoryTimers(clock)
+    first = timers.put("orders", b"order 1")
+    timers.take("orders")
+    for record in (first, dataclasses.replace(first, value=b"order 2")):
+        await timers.client.retry(record, POLICY)
+    await clock.advance(10)
+    assert sorted(each.value for each in timers.take("orders")) == [b"order 1", b"order 2"]
 
 
 async def test_copies_of_a_callback_come_again_once() -> None:

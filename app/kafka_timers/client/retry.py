@@ -158,14 +158,14 @@ def _name_of(received: Received, request: bytes | None, policy: RetryPolicy) -> 
     """Return the timer id by which the service knows that *received* was repeated already."""
     # Consumer groups that read one topic have policies of their own, and each must get its record.
     to = f"retry/{policy.topic or received.topic}/{policy.dead_letter_topic}"
-    if request is None:
-        return f"{to}/{received.topic}/{received.partition}:{received.offset}"
+    place = f"{received.topic}/{received.partition}:{received.offset}"
+    named = place if request is None else request.decode(errors="replace")
     # All copies of a callback name one request. So do records that a receiver has made from it, if it has passed on the
-    # headers; they differ in content.
+    # headers; they differ in content. So do records of a topic that was made anew, at the places of those before.
     content = hashlib.blake2b(digest_size=8)
     for part in (received.topic.encode(), received.key or b"", received.value or b""):
         content.update(b"%d:" % len(part) + part)
-    return f"{to}/{request.decode(errors='replace')}/{content.hexdigest()}"
+    return f"{to}/{named}/{content.hexdigest()}"
 
 
 def _seconds(given: timedelta | float) -> float:
