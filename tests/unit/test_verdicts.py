@@ -197,6 +197,13 @@ def test_a_request_due_later_than_the_horizon_is_left_to_the_lake(more: dict[str
     assert accepted([far_ahead(1, SECOND - 61, **more)], Partition(0, horizon_s=60)).topics == set()
 
 
+def test_a_far_request_does_not_lie_within_a_batch_though_append_times_step_back() -> None:
+    """Its copy keeps its offset, and a slice that ends there would take the batch around it for fired."""
+    records = [far_ahead(0, SECOND - 60), far_ahead(1, SECOND - 61), far_ahead(2, SECOND - 59)]
+    assert len(accepted(records, Partition(0, horizon_s=60)).rows) == 2
+    assert len(accepted([records[1], records[0], records[2]], Partition(0, horizon_s=60)).rows) == 1
+
+
 def test_a_far_request_of_an_id_takes_the_place_of_a_near_one_and_is_known_for_an_hour() -> None:
     records = [far_ahead(0, SECOND - 60, timerId="a"), far_ahead(1, SECOND - 60, timerId="a", key=b"1900000000")]
     out = accepted(records, Partition(0, horizon_s=60))

@@ -269,6 +269,8 @@ def _usual(records: Sequence[Record], partition: Partition, partitions: int) -> 
         if due is None or min(due.values(), default=partition.scanned_ms) < partition.scanned_ms:
             return None
         far = _far_among(requests, due, partition.horizon_s)
+        if far and _lies_between(requests, due, far):
+            return None
         named = []
         for record, future, timer_id in zip(records, passed.futures, passed.ids, strict=True) if passed.ids else ():
             if timer_id:
@@ -325,6 +327,22 @@ def _by_due(usual: _Usual, offsets: list[int]) -> dict[int, tuple[list[bytes], l
         part[0].append(record.value or b"")
         part[1].append(record.offset)
     return parts
+
+
+def _lies_between(requests: Sequence[Record], due: Mapping[bytes | None, int], far: set[int]) -> bool:
+    """
+    Tell whether one of *far* lies between requests that stay here and are due with it, as where append times step back.
+
+    These would be one batch. The copy of the far one keeps its offset, and no row may lie within a batch: the last key
+    of a slice alone tells which requests are done.
+    """
+    began = set[int]()
+    for record in requests:
+        if record.offset not in far:
+            began.add(due[record.key])
+        elif due[record.key] in began:
+            return True
+    return False
 
 
 def _far_among(requests: Sequence[Record], due: Mapping[bytes | None, int], horizon_s: int) -> set[int]:
