@@ -207,8 +207,8 @@ class Session:
         """Learn the clocks of the brokers that have appended by now, at *stamps* by partition, maybe of our sending."""
         now_elapsed_s, led = self._clock.elapsed_s(), self._ticks.led()
         for broker, numbers in led.items():
-            if told := [stamps[number] for number in numbers if number in stamps]:
-                self._broker_time.of(broker).heard(now_elapsed_s, min(told), sent_elapsed_s)
+            if stamped := [stamps[number] for number in numbers if number in stamps]:
+                self._broker_time.of(broker).heard(now_elapsed_s, min(stamped), sent_elapsed_s)
         off_s = self._broker_time.off_s(now_elapsed_s)
         self._schedule.behind_s = {
             number: max(-off_s.get(broker, 0.0), 0.0) for broker, numbers in led.items() for number in numbers

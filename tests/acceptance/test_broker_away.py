@@ -15,6 +15,7 @@ from patience import LIMIT_S
 from service import Process, Service
 
 from kafka_timers.dev.broker import EmbeddedKafka
+from kafka_timers.runtime.tasks import cancel
 
 
 @pytest.fixture(scope="module")
@@ -164,8 +165,10 @@ async def ticking(service: Service, second: int) -> AsyncIterator[None]:
             await asyncio.sleep(0.2)
 
     task = asyncio.create_task(tick())
-    yield
-    task.cancel()
+    try:
+        yield
+    finally:
+        await cancel([task])
 
 
 @pytest.mark.parametrize("runs", [True, False])

@@ -6,11 +6,26 @@ import pytest
 
 from kafka_timers.core.log_identity import begun_anew, gone_on
 from kafka_timers.core.wire import Sealed, sealed_from
+from simulation.assembly import Process
 from simulation.log import Record
 from simulation.told import Story, told
 
 # As many as let the new log grow beyond all that was read of the old one.
 _MANY = 12
+
+
+def with_five_fired(story: Story, waits_until: int) -> Process:
+    """Start a worker, and ask for five timers that fire and for one that waits."""
+    worker = story.start("a", 0)
+    for _ in range(5):
+        story.request(3)
+    story.request(waits_until)
+    return worker
+
+
+def end(story: Story, worker: Process) -> None:
+    worker.give_up()
+    story.world.group.members.remove(worker)
 
 
 def made_anew(story: Story) -> None:
@@ -50,15 +65,11 @@ def test_a_log_made_anew_stands_still_however_long_it_grows_until_it_is_said_to_
     runs: bool, keeps_store: bool
 ) -> None:
     with told() as story:
-        a = story.start("a", 0)
-        for _ in range(5):
-            story.request(3)
-        story.request(60)
+        a = with_five_fired(story, 60)
         story.until(5)
         assert payloads(story) == of(1, 5)
         if not runs:
-            a.give_up()
-            story.world.group.members.remove(a)
+            end(story, a)
             story.until(6)
         made_anew(story)
         for _ in range(_MANY):
@@ -81,17 +92,13 @@ def test_a_log_made_anew_stands_still_however_long_it_grows_until_it_is_said_to_
 @pytest.mark.parametrize("is_open", [True, False])
 def test_a_log_restored_with_its_offsets_goes_on_where_it_was(is_open: bool) -> None:
     with told(slice_rows=2, seal_every_s=1) as story:
-        a = story.start("a", 0)
-        for _ in range(5):
-            story.request(3)
-        story.request(30)
+        a = with_five_fired(story, 30)
         story.until(2.9)
         if is_open:
             # Nothing follows the first two slices.
             story.coordinator_is_silent(6)
         story.until(5)
-        a.give_up()
-        story.world.group.members.remove(a)
+        end(story, a)
         story.until(8)
         fired = payloads(story)
         restored(story)
@@ -106,13 +113,9 @@ def test_a_log_restored_with_its_offsets_goes_on_where_it_was(is_open: bool) -> 
 
 def test_a_log_mirrored_with_other_offsets_goes_on_behind_what_has_fired() -> None:
     with told() as story:
-        a = story.start("a", 0)
-        for _ in range(5):
-            story.request(3)
-        story.request(30)
+        a = with_five_fired(story, 30)
         story.until(6)
-        a.give_up()
-        story.world.group.members.remove(a)
+        end(story, a)
         story.until(7)
         made_anew(story)
         # The mirror has two of what has fired, and what waits.
