@@ -298,7 +298,7 @@ MUTANTS = [
         "_has_read_beyond",
         compare("_0[0] == _1[0]", "end_ms"),
     ),
-    Mutant("a slice on an older seal counts", "_last_slice", without("first_ms")),
+    Mutant("a slice on an older seal counts", "last_slice_of", without("first_ms")),
     Mutant("a store that ends below restore_from is kept", "start_of", never("position")),
     Mutant("restore_from forgets what waits", "Partition._lowest", either("_1", "done_below")),
     Mutant("what is in a scan is still cancelled", "Partition.effect", never("snapshot")),

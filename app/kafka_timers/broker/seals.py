@@ -52,6 +52,16 @@ class Tail(NamedTuple):
     seals: list[Sealed]
     last: bytes
 
+    @property
+    def log(self) -> bytes:
+        """Kafka's id of the `timer-request` that the seals are of; empty if none is told."""
+        return self.seals[-1].log if self.seals else b""
+
+    @property
+    def fence(self) -> int:
+        """The offset of `timer-request` below which the seals say what has fired."""
+        return max((seal.fence for seal in self.seals), default=0)
+
 
 class SealLog:
     """

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 import click
@@ -14,6 +14,9 @@ from kafka_timers.core.log_identity import begun_anew, gone_on
 from kafka_timers.core.wire import Sealed
 from kafka_timers.errors import KafkaTimersError
 from kafka_timers.operate.relog import LogState, checking_log
+
+# The offset below which what was due has fired, and the seals that say it.
+_Said = tuple[int, list[Sealed]]
 
 _yes = click.option("--yes", is_flag=True, help="do not ask before it is written")
 
@@ -64,7 +67,7 @@ def another(kafka: Kafka, topic_prefix: str, yes: bool) -> None:
     That is so after the topic was deleted and made anew. Requests whose time
     is past fire at once. Pending timers of the former topic are gone with it.
     """
-    _say(kafka, topic_prefix, yes, 0, {}, lambda state: begun_anew(state.tail.seals, state.now))
+    _say(kafka, topic_prefix, yes, lambda state: (0, begun_anew(state.tail.seals, state.now)))
 
 
 @log.command()
@@ -87,29 +90,24 @@ def same(kafka: Kafka, topic_prefix: str, fences: Sequence[tuple[int, int]], yes
     that was under way then fires whole, so some of it may come twice.
     """
     at = dict(fences)
-    _say(
-        *(kafka, topic_prefix, yes, None, at),
-        lambda state: gone_on(state.tail.seals, state.now, at.get(state.number), state.start),
-    )
+
+    def said(state: LogState) -> _Said:
+        seals = gone_on(state.tail.seals, state.now, at.get(state.number), state.start)
+        return at.get(state.number, state.tail.fence), seals
+
+    _say(kafka, topic_prefix, yes, said)
 
 
-def _say(
-    kafka: Kafka,
-    prefix: str,
-    yes: bool,
-    fence: int | None,
-    at: Mapping[int, int],
-    seals_of: Callable[[LogState], list[Sealed]],
-) -> None:
-    """Count what lies there, ask, and write the seals. What counts as fired lies below *at*, *fence* or the old one."""
+def _say(kafka: Kafka, prefix: str, yes: bool, said: Callable[[LogState], _Said]) -> None:
+    """Count what lies in the partitions that stand still, ask, and write what is *said* of each."""
 
     async def decide() -> None:
         async with checking_log(kafka, prefix) as found:
             states = [state for state in found.states if state.stands]
             if not states:
                 raise KafkaTimersError("every partition is of the topic that its seals are of: nothing is to be said")
-            for state in states:
-                below = at.get(state.number, state.fence if fence is None else fence)
+            decided = [(state, *said(state)) for state in states]
+            for state, below, _ in decided:
                 if below > state.end:
                     raise KafkaTimersError(
                         f"partition {state.number} ends at offset {state.end}, below {below}: give --at "
@@ -120,7 +118,7 @@ def _say(
                 click.echo(f"  {past:,} requests count as fired, {due:,} are due and fire at once, {waiting:,} wait")
             if not yes:
                 click.confirm("is that what lies there?", abort=True, err=True)
-            await found.write([(state, seals_of(state)) for state in states])
+            await found.write([(state, seals) for state, _, seals in decided])
 
     wait_for(decide())
     click.echo("workers go on with it within seconds")
@@ -131,17 +129,17 @@ def _line(state: LogState) -> str:
     what = f"partition {state.number}: offsets {state.start} to {state.end} of topic {state.now.hex() or '?'}"
     if not state.stands:
         return f"{what}, {fired if state.end_ms else 'nothing fired yet'}"
-    return f"{what}; {fired}, below offset {state.fence}, from topic {state.was.hex()}: stands still"
+    return f"{what}; {fired}, below offset {state.tail.fence}, from topic {state.tail.log.hex()}: stands still"
 
 
 def _document(state: LogState) -> dict[str, int | str | bool]:
     return {
         "partition": state.number,
         "topic_id": state.now.hex(),
-        "sealed_topic_id": state.was.hex(),
+        "sealed_topic_id": state.tail.log.hex(),
         "start": state.start,
         "end": state.end,
-        "fence": state.fence,
+        "fence": state.tail.fence,
         "fired_up_to_ms": state.end_ms,
         "stands": state.stands,
     }

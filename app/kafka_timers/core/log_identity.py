@@ -13,6 +13,7 @@ Seals of a former log lie before these two, and say nothing from then on.
 
 from collections.abc import Sequence
 
+from kafka_timers.core.takeover import last_slice_of
 from kafka_timers.core.wire import FORMAT, Sealed, is_complete, latest
 
 # What a seal tells of its own callbacks and of its worker.
@@ -48,15 +49,17 @@ def gone_on(seals: Sequence[Sealed], log_id: bytes, fence: int | None, start: in
     """
     if fence is not None:
         return [_at(seals, log_id, fence=fence, restore_from=start)]
+    last = latest(seals), last_slice_of(seals, _sealed_ms(seals))
+    return [_copied(seal, log_id) for seal in last if seal]
+
+
+def _sealed_ms(seals: Sequence[Sealed]) -> int:
     complete = latest(seals)
-    end_ms = complete.end_ms if complete else seals[-1].first_ms
-    slices = [seal for seal in seals if not is_complete(seal) and seal.first_ms == end_ms]
-    return [_copied(seal, log_id) for seal in (*filter(None, [complete]), *slices[-1:])]
+    return complete.end_ms if complete else seals[-1].first_ms
 
 
 def _at(seals: Sequence[Sealed], log_id: bytes, *, fence: int, restore_from: int) -> Sealed:
-    complete, last = latest(seals), seals[-1]
-    end_ms = complete.end_ms if complete else last.first_ms
+    last, end_ms = seals[-1], _sealed_ms(seals)
     seal = Sealed(
         partition=last.partition,
         partitions=last.partitions,

@@ -38,7 +38,7 @@ def start_of(
         check_format(seal)
     complete = latest(seals)
     sealed_ms, snapshot = (complete.end_ms, complete.fence) if complete else (FIRST_MS, 0)
-    last_slice = _last_slice(seals, sealed_ms)
+    last_slice = last_slice_of(seals, sealed_ms)
     scan = None
     if last_slice:
         scan = Scan(last_slice.end_ms, last_slice.fence, last_slice.through, ReadSums.of(last_slice))
@@ -92,7 +92,7 @@ def _read_before(last: Sealed, local: Head | None, position: int) -> ReadSums:
     return sealed if sealed and sealed.to >= position else ReadSums(position, position)
 
 
-def _last_slice(seals: Iterable[Sealed], sealed_ms: int) -> Sealed | None:
+def last_slice_of(seals: Iterable[Sealed], sealed_ms: int) -> Sealed | None:
     """Return the last slice of the scan that is open behind the complete seal that ends at *sealed_ms*."""
     # `through` is a key relative to the complete seal before the slice. A paused owner with at-least-once may add a
     # slice to an older seal. Its key would declare requests as done that are not.

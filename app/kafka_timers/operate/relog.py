@@ -5,9 +5,11 @@ Workers leave a partition alone whose seals are of another topic, so nobody else
 `core.log_identity` has those seals.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from itertools import chain
 
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
@@ -18,11 +20,11 @@ from kafka_timers.broker.topics import answering, translating
 from kafka_timers.core.log_identity import is_other_log
 from kafka_timers.core.sums import hash_of_seal
 from kafka_timers.core.verdicts import Ask, judged
-from kafka_timers.core.wire import Sealed, Topics, key_of_seal, latest
+from kafka_timers.core.wire import Sealed, Topics, key_of_seal, latest, partitions_in
 from kafka_timers.errors import TopicsError
+from kafka_timers.runtime.filling import BATCH_BYTES
 
 _LIMIT_S = 10.0
-_BATCH_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +46,6 @@ class LogState:
     tail: Tail
 
     @property
-    def was(self) -> bytes:
-        """Kafka's id of the topic that the last seal is of; empty if none is told."""
-        return self.tail.seals[-1].log if self.tail.seals else b""
-
-    @property
-    def fence(self) -> int:
-        """The offset below which the last seals say what has fired."""
-        return max((seal.fence for seal in self.tail.seals), default=0)
-
-    @property
     def end_ms(self) -> int:
         """UNIX milliseconds before which all that was due has fired, by the last complete seal; 0 without one."""
         complete = latest(self.tail.seals)
@@ -62,7 +54,7 @@ class LogState:
     @property
     def stands(self) -> bool:
         """Whether workers leave the partition alone, since it is of another topic than its seals."""
-        return is_other_log(self.was, self.now)
+        return is_other_log(self.tail.log, self.now)
 
 
 class LogCheck:
@@ -94,7 +86,7 @@ class LogCheck:
 
     async def write(self, decided: Iterable[tuple[LogState, list[Sealed]]]) -> None:
         """Write seals behind the last ones of each partition."""
-        producer = Producer(self._cluster, None, _LIMIT_S, _BATCH_BYTES, "log")
+        producer = Producer(self._cluster, None, _LIMIT_S, BATCH_BYTES, "log")
         await producer.start()
         try:
             for state, seals in decided:
@@ -130,9 +122,9 @@ async def checking_log(kafka: Kafka, prefix: str) -> AsyncIterator[LogCheck]:
             if not found:
                 raise TopicsError(f"topic {name} is missing: create it with kafka-timers topics create")
         log, seals = TopicLog(cluster, topics.requests), SealLog(cluster, topics.sealed)
-        tails = {number: await seals.tail(number) for number in sealed}
-        served = next((tail.seals[-1].partitions for tail in tails.values() if tail.seals), len(numbers))
-        numbers = numbers[:served]
+        tails = dict(zip(sealed, await asyncio.gather(*map(seals.tail, sealed)), strict=True))
+        served = partitions_in(chain.from_iterable(tail.seals for tail in tails.values()))
+        numbers = numbers[: served or None]
         starts, ends = await log.bounds.starts(numbers), await log.bounds.ends(numbers)
         now, none = cluster.topic_id(topics.requests), Tail([], b"")
         states = [LogState(number, now, starts[number], ends[number], tails.get(number, none)) for number in numbers]

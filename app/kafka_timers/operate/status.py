@@ -61,6 +61,7 @@ class _Seen(NamedTuple):
     ticked_by: str | None
     blocked_s: float
     unread_s: float
+    is_other_log: bool
 
 
 class _Asking:
@@ -100,13 +101,14 @@ class _Reading:
         return seen
 
     async def _look_at(self, number: int) -> _Seen:
-        asked = self._seals.seals(number), self._tick(number), self._blocked_s(number)
-        seals, tick, blocked_s = await asyncio.gather(*asked)
-        unread_s = await self._unread_s(number, latest(seals))
+        asked = self._seals.tail(number), self._tick(number), self._blocked_s(number)
+        tail, tick, blocked_s = await asyncio.gather(*asked)
+        unread_s = await self._unread_s(number, latest(tail.seals))
+        is_other = is_other_log(tail.log, self._cluster.topic_id(self._topics.requests))
         if tick is None:
-            return _Seen(seals, None, None, blocked_s, unread_s)
-        name = dict(tick.headers).get(OSCILLATOR_HEADER) or b""
-        return _Seen(seals, self._age_s(tick), name.decode(errors="replace") or None, blocked_s, unread_s)
+            return _Seen(tail.seals, None, None, blocked_s, unread_s, is_other)
+        name = (dict(tick.headers).get(OSCILLATOR_HEADER) or b"").decode(errors="replace") or None
+        return _Seen(tail.seals, self._age_s(tick), name, blocked_s, unread_s, is_other)
 
     async def _tick(self, number: int) -> Record | None:
         bounds = LogBounds(self._cluster, self._topics.oscillator, _LIMIT_S, is_committed=False)
@@ -199,7 +201,7 @@ async def read_status(
     return ServiceStatus(
         group,
         topics.requests,
-        _rows(dict(zip(numbers, seen, strict=True)), clock.wall_s(), cluster.topic_id(topics.requests)),
+        _rows(dict(zip(numbers, seen, strict=True)), clock.wall_s()),
         members
         and [
             Worker(_name_of(member), member.host, tuple(sorted(member.partitions.get(topics.oscillator, ()))))
@@ -234,17 +236,12 @@ def _name_of(member: Member) -> str:
         return member.client_id
 
 
-def _rows(seen: Mapping[int, _Seen | None], now_s: float, log_id: bytes) -> list[PartitionStatus]:
+def _rows(seen: Mapping[int, _Seen | None], now_s: float) -> list[PartitionStatus]:
     tails = {number: each.seals if each else [] for number, each in seen.items()}
     served = partitions_in(chain.from_iterable(tails.values())) or len(tails)
     rows = status_of({number: tail for number, tail in tails.items() if number < served}, now_s)
-    others = {number for number, tail in tails.items() if tail and is_other_log(tail[-1].log, log_id)}
     return [
-        replace(
-            row,
-            **{name: value for name, value in each._asdict().items() if name != "seals"},
-            is_other_log=row.partition in others,
-        )
+        replace(row, **{name: value for name, value in each._asdict().items() if name != "seals"})
         if (each := seen[row.partition])
         else row
         for row in rows

@@ -96,6 +96,7 @@ class _Reaction(NamedTuple):
         says: the log message, with the number of the partition and the text of the fault.
         drop: disposes of the store of a partition, once that is closed.
         is_failure: True if a callback topic may be the cause, and the next failure in a row waits longer.
+        stands: True if the partition stands still until people mend it, which no restart does. It is told once.
     """
 
     pauses_s: tuple[float, ...]
@@ -104,6 +105,7 @@ class _Reaction(NamedTuple):
     says: str = "partition %d: %s"
     drop: Callable[[StoreFolders, int], None] | None = None
     is_failure: bool = True
+    stands: bool = False
 
     def pause_s(self, failures: int, session_s: float) -> float:
         """Return how long to pause after so many *failures* in a row, for a group with sessions of *session_s*."""
@@ -123,12 +125,13 @@ REACTIONS = {
     # No fault of anybody: the partition goes on, and what /readyz says of it stays.
     Kind.NEEDS_OLDER: _Reaction((0.0,), "", logging.INFO, is_failure=False),
     # Only people can tell which timers have fired.
-    Kind.OTHER_LOG: _Reaction((1.0,), "stands still ({})", logging.ERROR, is_failure=False),
+    Kind.OTHER_LOG: _Reaction((1.0,), "stands still ({})", logging.ERROR, is_failure=False, stands=True),
     # The log is read again once the disk has room.
     Kind.DISK_FULL: _Reaction(
         *((1.0,), "stands still ({})", logging.ERROR, "partition %d: %s. Its timers wait, and its store is dropped"),
         drop=lambda stores, number: stores.make_room(number),
         is_failure=False,
+        stands=True,
     ),
     Kind.DAMAGED: _Reaction(
         _GROWING_S,

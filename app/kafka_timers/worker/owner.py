@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 _FORGET_EVERY_S = 1.0
 _LEAST_WAIT_S = 1e-6
 # Pauses in the search for a leader of the request log that has all requests which were fired from it.
-_LOOKS_S = (0.1, 0.5, 1.0, 1.0)
+_LOOKS_S = (0.0, 0.1, 0.5, 1.0, 1.0)
 
 
 class _Fenced(NamedTuple):
@@ -237,7 +237,7 @@ class Owner:
                 f"start the worker again ({fault.text})"
             )
         self._trouble, self._drop_store = reaction.trouble.format(fault.text), reaction.drop
-        if kind in (Kind.DISK_FULL, Kind.OTHER_LOG):
+        if reaction.stands:
             self.stands = kind
         if reaction.is_failure:
             ports.callback_topics.doubt()
@@ -310,21 +310,18 @@ class Owner:
             RequestLogError: the log ends below requests that have fired.
         """
         ports, number, topic = self._ports, self.number, self._ports.names.requests
-        seals = (await ports.seals.tail(number)).seals
-        fired_to = max((seal.fence for seal in seals), default=0)
-        was = seals[-1].log if seals else b""
-        for pause_s in (*_LOOKS_S, None):
+        tail = await ports.seals.tail(number)
+        for pause_s in _LOOKS_S:
+            # The answers before may be old, from a broker that was cut off.
+            await asyncio.sleep(pause_s)
             await ports.bounds.refresh()
-            self._log_id = ports.log_id()
-            end = await ports.bounds.end(number)
-            if end >= fired_to and not is_other_log(was, self._log_id):
+            self._log_id, end = ports.log_id(), await ports.bounds.end(number)
+            is_other = is_other_log(tail.log, self._log_id)
+            if end >= tail.fence and not is_other:
                 return
-            # The answers may be old, from a broker that was cut off.
-            if pause_s is not None:
-                await asyncio.sleep(pause_s)
-        if is_other_log(was, self._log_id):
-            raise OtherLogError(topic, number, was, self._log_id)
-        raise RequestLogError(topic, number, end, fired_to)
+        if is_other:
+            raise OtherLogError(topic, number, tail.log, self._log_id)
+        raise RequestLogError(topic, number, end, tail.fence)
 
     async def _tail(self, fenced: _Fenced, barrier: Barrier) -> Tail:
         """
