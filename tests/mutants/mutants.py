@@ -124,7 +124,7 @@ MUTANTS = [
         *("Outbox._moves", put("_0", "FaultError")),
     ),
     Mutant("the position moves before the write", "Follower.write", move("apply", before="write")),
-    Mutant("a batch is fed twice", "Follower.ingest", never("1/7"), never("offset", "1/2")),
+    Mutant("a batch is fed twice", "Follower.ingest", never("1/8"), never("offset", "1/2")),
     Mutant("a copy counts twice in find", "_History._read", never("copy")),
     Mutant("what is ready hears of no rows that come later", "Firing.on_read", drop("added")),
     Mutant(
@@ -248,7 +248,7 @@ MUTANTS = [
     Mutant("a source whose leader is silent is given up", "SourceLog._fetched", always("_DELAYS")),
     # --- follower ----------------------------------------------------------------------------------------------------
     Mutant("what comes while records are held back overtakes them", "Follower.ingest", never("_held")),
-    Mutant("the position passes what is held back", "Follower.ingest", never("5/7")),
+    Mutant("the position passes what is held back", "Follower.ingest", never("5/8")),
     Mutant("a store of another log is used", "Follower._check_log", never("must_read_to")),
     Mutant("a store that is ahead of the log is kept", "Follower.open", never("position")),
     Mutant("a kept store is not reconciled", "Follower.open", drop("reconcile")),

@@ -218,7 +218,7 @@ class Follower:
             accepted.offsets,
             accepted.decided,
             read=counted,
-            appended_ms=max([record.timestamp for record in kept], default=0),
+            appended_ms=kept[-1].timestamp if kept else 0,
         )
         self.write(changes)
         if held:
