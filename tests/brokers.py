@@ -1,6 +1,7 @@
 """Functions of all test folders for brokers; `conftest.py` cannot be imported, since each folder may have one."""
 
 import asyncio
+import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -10,16 +11,20 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.conn import create_conn
+from aiokafka.errors import InvalidReplicationFactorError, NotControllerError, RequestTimedOutError
 from aiokafka.protocol.metadata import MetadataRequest
 from patience import LIMIT_S
 
 from kafka_timers.broker.connection import Kafka
+from kafka_timers.dev import broker, jars, java
 from kafka_timers.dev.broker import EmbeddedKafka
 from kafka_timers.dev.three_brokers import EmbeddedCluster
 
 StartKafka = Callable[..., Awaitable[EmbeddedKafka]]
 # Partition, key, value and headers of a record.
 Outgoing = tuple[int, bytes, bytes, list[tuple[str, bytes]]]
+
+_PASSING = {InvalidReplicationFactorError.errno, NotControllerError.errno, RequestTimedOutError.errno}
 
 
 @asynccontextmanager
@@ -60,18 +65,32 @@ async def make_topic(
     bootstrap: str, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None, replicas: int = 1
 ) -> None:
     """Make a topic as an operator might, and wait until the broker tells of it: the controller is ahead of it."""
-    async with administering(bootstrap) as admin:
-        made = await admin.create_topics([NewTopic(name, partitions, replicas, topic_configs=dict(configs or {}))])
-        assert [code for _, code, _ in made.topic_errors] == [0]
-        async with asyncio.timeout(LIMIT_S):
-            while name not in await admin.list_topics():  # noqa: ASYNC110  # a broker has to be asked
-                await asyncio.sleep(0.02)
+    await make_topics(bootstrap, NewTopic(name, partitions, replicas, topic_configs=dict(configs or {})))
+
+
+async def make_topics(bootstrap: str, *wanted: NewTopic) -> None:
+    """Make several at once."""
+    names = [topic.name for topic in wanted]
+    async with administering(bootstrap) as admin, asyncio.timeout(LIMIT_S):
+        while errors := [error for error in (await admin.create_topics(list(wanted))).topic_errors if error[1]]:
+            # What a busy machine may do to an only broker: not heard for its session of 3 s, it may hold no replica.
+            assert {error[1] for error in errors} <= _PASSING, errors
+            await asyncio.sleep(0.5)
+        # Not of all topics: the broker of the tests has a thousand in the end.
+        while any(topic["error_code"] for topic in await admin.describe_topics(names)):  # noqa: ASYNC110  # the same
+            await asyncio.sleep(0.02)
 
 
 async def set_topic(bootstrap: str, name: str, configs: Mapping[str, str]) -> None:
     """Give a topic these settings, and the broker's defaults for all others."""
     async with administering(bootstrap) as admin:
         await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, name, dict(configs))])
+
+
+async def kafka_configs(*words: str) -> None:
+    """Run Kafka's own kafka-configs.sh with *words*, started as quickly as the brokers."""
+    tool = [str(java.find()), *broker.JAVA_OPTIONS, "-cp", jars.classpath(), "kafka.admin.ConfigCommand", *words]
+    await asyncio.to_thread(subprocess.check_call, tool)
 
 
 async def publish(producer: AIOKafkaProducer, topic: str, records: Iterable[Outgoing]) -> float:

@@ -7,6 +7,7 @@ address use that one. Tests that need a broker of ours are skipped where there i
 """
 
 import os
+import shutil
 import signal
 import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 # Read now, before the variables of the user who runs the tests are removed.
 TEST_BOOTSTRAP = os.environ.get("KAFKA_TIMERS_TEST_BOOTSTRAP", "")
 
+# To verify each class of Spark anew takes Java a fifth of its start.
+_UNVERIFIED = "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+
 # A port that one process has chosen is free for some moments, in which another process would choose it too.
 _RANGES = 8
 _RANGE = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % _RANGES
@@ -41,14 +45,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--histories", type=int, help=told)
 
 
+# Brokers and stores write to disk for certain some thousand times, and a test waits each time.
+_IN_MEMORY, _ENOUGH = Path("/dev/shm"), 4 << 30  # bytes
+
+
+def pytest_configure() -> None:
+    """Have the folders of tests in memory, if that has room: brokers then take two thirds of the CPU for topics."""
+    if _IN_MEMORY.is_dir() and shutil.disk_usage(_IN_MEMORY).free > _ENOUGH:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_IN_MEMORY))
+
+
 # --- `make test` runs in four processes -------------------------------------------------------------------------------
 
 SPARK = "spark"
 _FOLDERS = ("acceptance", "simulation", "unit", "integration")
-# They take minutes each, for the most part with brokers and workers that are broken and come back.
+# They take a minute or more each, longest first: one that began at the end would run alone.
 _LONGEST = tuple(
     f"test_{name}.py"
-    for name in ("three_brokers", "secured", "examples", "faults", "broker_away", "install", "dev", "acting")
+    for name in (
+        *("three_brokers", "tutorials", "secured", "faults", "adapter_reader", "console", "dev", "console_pages"),
+        *("broker_away", "examples", "conditions", "oscillator", "sender", "bad_input"),
+    )
 )
 
 
@@ -90,7 +107,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if part.startswith(SPARK):
             return -2, part
         if path.split("/")[-1] in _LONGEST:
-            return -1, f"{_LONGEST.index(path.split('/')[-1])}"
+            return -1, f"{_LONGEST.index(path.split('/')[-1]):02}"
         return _FOLDERS.index(folder) if folder in _FOLDERS else len(_FOLDERS), ""
 
     items.sort(key=place)
@@ -118,7 +135,7 @@ def clean_environment() -> Iterator[None]:
             if name.startswith("KAFKA_TIMERS_"):
                 patch.delenv(name)
         # Jobs of the lake that tests start take two thirds of the time without the optimizing compiler.
-        patch.setenv("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
+        patch.setenv("SPARK_SUBMIT_OPTS", f"-XX:TieredStopAtLevel=1 {_UNVERIFIED}")
         yield
 
 
@@ -192,13 +209,15 @@ def spark(has_java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         # compiled code 48 MB, the default with one compiler, are too few: the JVM throws away code that it needs again.
         # Without room for classes and for short-lived objects, a tenth of the time would go into collecting garbage.
         "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m "
-        "-XX:MetaspaceSize=400m -Xms1500m -Xmn1g",
+        f"-XX:MetaspaceSize=400m -Xms1500m -Xmn1g {_UNVERIFIED}",
         # The messages about an execution to listeners.
         "spark.sql.ui.explainMode": "simple",
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.databricks.delta.snapshotPartitions": "1",
+        # The first rows of a table would be merged into one file at once: a job and a commit for each new lake.
+        "spark.databricks.delta.autoCompact.enabled": "false",
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
         # The plan as text, made for pages that nobody opens.
         "spark.sql.maxPlanStringLength": "0",

@@ -6,7 +6,7 @@ shows them (tests/unit/test_outcomes.py), and the lake's form in Spark (tests/sp
 seconds, small ones.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -89,9 +89,11 @@ def seal(
     first: int | None = None,
     *,
     through: bytes | None = None,
+    ignored: Iterable[int] = (),
 ) -> Sealed:
     """Return a seal of a partition without a lake."""
     made = part_of(last if first is None else first, last + 1, fence)
+    made.ignored.extend(ignored)
     if through is not None:
         made.through = through
     return made
@@ -363,7 +365,7 @@ CONDITIONS = [
             request(3, 15, 32, condition=ABSENT, ifRequest="0:1"),
             request(4, 16, 33, condition=ABSENT, ifRequest="0:1"),
         ],
-        [seal(8, 0, 1), seal(15, 4, 9)],
+        [seal(8, 0, 1), seal(15, 4, 9, ignored=[2])],
         "FIPI",
     ),
     Case(

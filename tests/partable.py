@@ -48,18 +48,16 @@ class PartableCluster(EmbeddedCluster):
             node: Relay((HOST, self._ports[node]), (HOST, behind[node])) for node in NODES if client_relay
         }
         voters = ",".join(f"{node}@{_name(node)}:{controller[node]}" for node in NODES)
-        own = {}
-        for node in NODES:
+        super().__init__(folder, behind.values())
+        for node, broker in self.nodes.items():
             addresses = {"CLIENT": (HOST, self._ports[node])}
             addresses |= {"INTERNAL": (_name(node), internal[node]), "CONTROLLER": (_name(node), controller[node])}
-            own[node] = {
+            broker.properties |= {
                 "controller.quorum.voters": voters,
                 "listeners": f"CLIENT://{HOST}:{behind[node]},INTERNAL://{HOST}:{internal[node]},"
                 f"CONTROLLER://{HOST}:{controller[node]}",
                 "advertised.listeners": ",".join(f"{name}://{host}:{port}" for name, (host, port) in addresses.items()),
             }
-        super().__init__(folder, behind.values(), own=own)
-        for node, broker in self.nodes.items():
             broker.environment["JAVA_TOOL_OPTIONS"] = f"-Djdk.net.hosts.file={self._hosts(node)}"
 
     @property

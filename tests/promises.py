@@ -133,6 +133,8 @@ class Audit:
     _standing: dict[bytes, int] = field(default_factory=dict)
     _latest: dict[bytes, int] = field(default_factory=dict)
     _came_back: set[int] = field(default_factory=set)
+    # Ids of far requests that came back when another request of their id stood already.
+    _came_back_behind: set[bytes] = field(default_factory=set)
     # When the last cancel of each id was appended at first.
     _cancelled_ms: dict[bytes, int] = field(default_factory=dict)
 
@@ -263,6 +265,9 @@ class Audit:
             true = {Reply.UNKNOWN}
         elif before.withdrawn_by is not None:
             true = {Reply.CANCELLED, Reply.UNKNOWN} if wish.is_cancel else {Reply.UNKNOWN}
+            if wish.timer_id in self._came_back_behind:
+                # An owner that begins at the copy knows no other request of the id.
+                true.add(Reply.TOO_LATE)
         elif withdraws:
             true = {Reply.CANCELLED if wish.is_cancel else Reply.MOVED}
             before.withdrawn_by = offset
@@ -287,6 +292,8 @@ class Audit:
             return
         self._came_back.add(original.offset)
         request.is_far, request.at = False, offset
+        if wish.timer_id and self._standing[wish.timer_id] != original.offset:
+            self._came_back_behind.add(wish.timer_id)
         self._waiting[original.offset] = request
 
 

@@ -176,12 +176,7 @@ class _Settings:
         self.validate()
 
     def validate(self) -> None:
-        """
-        Check fields against each other.
-
-        Raises:
-            SettingsError: fields contradict each other; the text names them.
-        """
+        """Check fields against each other. `SettingsError` names those that contradict each other."""
 
 
 @dataclass(frozen=True, kw_only=True)

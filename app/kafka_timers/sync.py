@@ -143,8 +143,7 @@ def _waiting(
 
     @functools.wraps(method)
     def call(self: "TimerClient", /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        loop = self._opened()
-        return loop.run(method(loop.client, *args, **kwargs))
+        return self._call(lambda client: method(client, *args, **kwargs))
 
     return call
 
@@ -157,12 +156,7 @@ class TimerClient:
     batches. It connects with the first call, and again in a forked process, so a module may create it at import. It is
     closed by `close`, by `with`, at the end of the program, or when nothing refers to it any more.
 
-    Args:
-        bootstrap: Kafka brokers, host:port, comma separated, or a `Kafka` that holds the login too.
-        topic_prefix: prefix of the service's own topics; give the same as to its workers.
-        reply_topic: topic for answers to `cancel`, `move` and `create`; by default the service's own `timer-reply`.
-        timeout_s: longest wait for the broker to accept a request.
-        clock: clock that `after` counts from; this host's by default.
+    The arguments are those of `kafka_timers.TimerClient`, which takes a producer too.
     """
 
     def __init__(
@@ -207,12 +201,7 @@ class TimerClient:
 
     @property
     def schedules(self) -> "Schedules":
-        """
-        Recurring timers. They need the extra `kafka-timers[schedules]`.
-
-        Raises:
-            ImportError: it is not installed.
-        """
+        """Recurring timers, as `kafka_timers.TimerClient.schedules`."""
         try:
             from kafka_timers.client.sync_schedules import Schedules
         except ImportError as error:
@@ -225,12 +214,8 @@ class TimerClient:
 
     def start(self) -> None:
         """
-        Connect now, instead of with the first call.
-
-        Raises:
-            BrokerError: no broker answers at the address, or it refuses this client.
-            TopicsError: `timer-request` does not exist, or this client may not see it.
-            ClientStateError: the client was closed.
+        Connect now, instead of with the first call. Raises as `kafka_timers.TimerClient.start`, and `ClientStateError`
+        if the client was closed.
         """
         self._opened()
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from aiokafka import ConsumerRecord
 
 from kafka_timers import sync
+from kafka_timers.broker.reading import consumed
 from kafka_timers.client.answers import AnswerReader
 from kafka_timers.client.batching import RecordHeaders
 from kafka_timers.client.channel import Channel
@@ -119,11 +120,12 @@ async def _let_run() -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    key: bytes
-    value: bytes
+    key: bytes | None
+    value: bytes | None
     offset: int
     timestamp: int
     headers: Sequence[tuple[str, bytes | None]] = ()
+    timestamp_type: int = 1
 
 
 class InMemoryTimers:
@@ -312,19 +314,7 @@ class InMemoryTimers:
         timestamp_ms: int,
     ) -> ConsumerRecord[bytes, bytes]:
         log = self._topics[topic]
-        record = ConsumerRecord(
-            topic=topic,
-            partition=0,
-            offset=len(log),
-            timestamp=timestamp_ms,
-            timestamp_type=1,
-            key=key,
-            value=value,
-            checksum=None,
-            serialized_key_size=-1 if key is None else len(key),
-            serialized_value_size=-1 if value is None else len(value),
-            headers=tuple(headers),
-        )
+        record = consumed(_Record(key, value, len(log), timestamp_ms, tuple(headers)), topic, 0)
         log.append(record)
         return record
 

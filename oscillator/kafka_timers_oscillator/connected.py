@@ -33,7 +33,8 @@ RELEARN_AFTER_S = 5.0
 # Ticks sent together are awaited together for this long. A slow one does not delay the other partitions after that.
 ROUND_LIMIT_S = 0.5
 
-READ_LIMIT_S = 5.0
+# One Fetch may go unanswered (4 s, and a process that was stopped finds its own expired), and the next one is read.
+READ_LIMIT_S = 10.0
 
 # A replica that begins to stand in for another one first reads to the end of the log, for at most this long. If no
 # leader answers, there is nothing to read, and the tick is sent anyway.

@@ -6,8 +6,9 @@ A partition whose leader is silent does not delay the others.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 from typing import NamedTuple, Self
 
 from aiokafka.errors import KafkaError
@@ -20,7 +21,7 @@ from kafka_timers.broker.producer import Producer
 from kafka_timers.broker.requests import settings_of
 from kafka_timers.core.wire import OSCILLATOR_HEADER, SECOND_LIMIT, TICK, Record, number_in
 from kafka_timers.errors import BrokerError, TopicsError
-from kafka_timers.runtime.log_reader import LogReader
+from kafka_timers.runtime.log_reader import LogReader, SimpleFeed
 from kafka_timers.runtime.priority import PriorityGate
 from kafka_timers.runtime.tasks import cancel, watched
 
@@ -43,35 +44,6 @@ class Tick(NamedTuple):
     append_s: float
 
 
-class _Feed:
-    """
-    Takes the ticks of one partition. `partition` returns this object, because the reader needs number and position.
-    """
-
-    awaited = 0
-
-    def __init__(self, log: "TickLog", number: int, position: int) -> None:
-        self.number, self.position = number, position
-        self._log = log
-
-    @property
-    def partition(self) -> "_Feed":
-        return self
-
-    async def ready(self) -> None:
-        pass
-
-    def ingest(self, records: Sequence[Record], position: int) -> None:
-        self.position = position
-        self._log.found(self.number, records, position)
-
-    def blocked(self, stable: int, end: int) -> None:
-        pass
-
-    def fail(self, error: Exception) -> None:
-        self._log.failed(error)
-
-
 class TickLog:
     """The open topic. Use `open` to make one."""
 
@@ -87,9 +59,9 @@ class TickLog:
         self._found: list[Tick] = []
         self._failure: Exception | None = None
         self._news = asyncio.Event()
-        # By partition: the offset up to which records were read, were returned by `read`, and were processed by its
-        # caller.
-        self._read_to: dict[int, int] = {}
+        # By partition: what has read up to where, and the offset up to which records were returned by `read`, and were
+        # processed by its caller.
+        self._feeds: dict[int, SimpleFeed] = {}
         self._handed_to: dict[int, int] = {}
         self._taken_to: dict[int, int] = {}
         self._taken = asyncio.Event()
@@ -118,22 +90,16 @@ class TickLog:
             except (KafkaError, OSError) as error:
                 raise BrokerError(f"no broker at {kafka} serves {topic}: {_in_words(error)}") from error
             log = cls(topic, cluster, producer, name)
-            reading = watched(log._reader.run(), log.failed)
+            reading = watched(log._reader.run(), log._failed)
             opened.push_async_callback(cancel, [reading])
-            opened.push_async_callback(log._leave)
             for number in log.partitions:
-                log.follow(number)
+                log._following[number] = watched(log._follow(number), log._failed)
+            opened.push_async_callback(cancel, log._following.values())
             await asyncio.wait(log._following.values(), timeout=APPEND_LIMIT_S)
             yield log
 
-    async def _leave(self) -> None:
-        await cancel(self._following.values())
-
-    def follow(self, number: int) -> None:
-        """Read partition *number* from just before its end, as soon as a broker tells the end."""
-        self._following[number] = watched(self._follow(number), self.failed)
-
     async def _follow(self, number: int) -> None:
+        """Read partition *number* from just before its end, as soon as a broker tells the end."""
         while True:
             try:
                 end = await self._bounds.end(number)
@@ -144,22 +110,20 @@ class TickLog:
             else:
                 break
         self._end.setdefault(number, end)
-        self._read_to.setdefault(number, start)
         self._taken_to.setdefault(number, start)
-        self._reader.add(_Feed(self, number, start))
+        self._feeds[number] = feed = SimpleFeed(number, start, partial(self._take, number), self._failed)
+        self._reader.add(feed)
 
-    def failed(self, error: Exception) -> None:
+    def _failed(self, error: Exception) -> None:
         """Make `read` raise, because a partition cannot be read."""
         self._failure = error
         self._news.set()
 
-    def found(self, number: int, records: Iterable[Record], position: int) -> None:
-        """Note *records*. Afterwards partition *number* has been read up to *position*."""
+    def _take(self, number: int, records: Iterable[Record]) -> None:
         for record in records:
             second = number_in(record.key)
             if second is not None and second < SECOND_LIMIT:
                 self._found.append(Tick(number, second, record.timestamp / 1000))
-        self._read_to[number] = position
         self._news.set()
 
     async def read(self) -> list[Tick]:
@@ -172,16 +136,14 @@ class TickLog:
         # The caller has processed the result of its last call.
         self._taken_to |= self._handed_to
         self._taken.set()
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(_READ_WAIT_S):
                 await self._news.wait()
-        except TimeoutError:
-            pass
         self._news.clear()
         if self._failure is not None:
             raise BrokerError(f"{self._topic} cannot be read: {_in_words(self._failure)}") from self._failure
         found, self._found = self._found, []
-        self._handed_to = dict(self._read_to)
+        self._handed_to = {number: feed.position for number, feed in self._feeds.items()}
         return found
 
     async def reach_end_at_open(self, limit_s: float) -> None:
@@ -205,9 +167,7 @@ class TickLog:
             KafkaError: the broker does not tell the end.
         """
         async with asyncio.timeout(limit_s):
-            numbers = list(partitions)
-            ends = await asyncio.gather(*(self._bounds.end(number) for number in numbers))
-            await self._reach(dict(zip(numbers, ends, strict=True)))
+            await self._reach(await self._bounds.ends(list(partitions)))
 
     async def _reach(self, end: Mapping[int, int]) -> None:
         for number, offset in end.items():

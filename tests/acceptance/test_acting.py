@@ -15,6 +15,7 @@ from patience import LIMIT_S
 from service import Service, take
 
 from kafka_timers import request_from
+from kafka_timers.clock import HostClock
 from kafka_timers.core.wire import Future, Header
 from kafka_timers.dev.broker import free_port
 
@@ -193,6 +194,25 @@ async def test_fire_now_lets_a_timer_fire_as_it_was_asked_for_and_once(live: Liv
     assert (record.key, record.value, told["timer-token"], told["trace"]) == (b"k", b"\xff\x00", b"t", b"\xff")
     code, _, errors = await live.run("fire-now", "soon")
     assert (code, "no timer of this id waits" in errors) == (4, True)
+
+
+async def test_now_is_the_last_tick_whatever_this_hosts_clock_shows(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, topic = live.service, live.service.prefix + "clock"
+    await service.request(int(time.time()), Future(callBackTopic=topic, callBack=b"v", timerId="refused-then"))
+    await live.rejected(topic, 1)
+    await service.create_topic(topic)
+    await service.request(int(time.time()) + 7_200, Future(callBackTopic=topic, callBack=b"v", timerId="ahead"))
+    # Workers believe for 5 s that a topic is missing.
+    await live.until_sealed_again()
+    await service.until_sealed(int(time.time()) + 6)
+
+    monkeypatch.setattr(HostClock, "wall_s", lambda _: time.time() + 3_600)
+    moved = await live.told("fire-now", "ahead")
+    [again] = await live.told("redrive", "--topic", topic, "--since", "30m", "--yes")
+    assert (moved["outcome"], again["outcome"]) == ("MOVED", "ACCEPTED")
+    assert await live.fired(topic, 2) == sorted([moved["asked"], again["asked"]])
 
 
 async def test_a_timer_is_asked_for_moved_and_fires_by_the_millisecond(live: Live) -> None:

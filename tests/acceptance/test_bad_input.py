@@ -137,6 +137,7 @@ async def test_each_bad_request_is_rejected_once_with_its_reason_and_stops_no_ot
     assert rejected_counts(worker) == Counter(reason for reason, _, _ in bad)
     await assert_balanced(service, len(bad) + 41, 41)
     worker.child.kill()
+    await worker.child.wait()
 
     # Taken in by one worker, told by the next one, whose disk is empty.
     heir = await service.worker(*allowed, data_dir=worker.data_dir)

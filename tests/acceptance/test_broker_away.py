@@ -9,11 +9,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from brokers import administering, delete_records, end_of, make_topic
+from brokers import administering, make_topic, set_topic
 from commands import ended as command_ended
 from patience import LIMIT_S
 from service import Process, Service
 
+from kafka_timers.core.wire import Future
 from kafka_timers.dev.broker import EmbeddedKafka
 from kafka_timers.runtime.tasks import cancel
 
@@ -59,8 +60,7 @@ async def test_processes_started_before_kafka_wait_for_it(own_service: Service, 
     await kafka.stop()
     processes = [await service.start("worker"), await service.start("oscillator")]
     for process in processes:
-        told = await process.until("/readyz", lambda status, _: status == 503)
-        assert kafka.bootstrap in told
+        await process.until("/readyz", lambda status, told: status == 503 and kafka.bootstrap in told)
         assert (await asyncio.to_thread(process.get, "/livez"))[0] == 200
     await kafka.start()
     for process in processes:
@@ -193,10 +193,12 @@ async def test_request_topic_made_anew_stands_still_until_people_say_what_it_is(
     assert (await asyncio.to_thread(worker.get, "/livez"))[0] == 200
     code, said = await service.status()
     assert code == 1
-    assert "see kafka-timers log show" in said
+    assert "See kafka-timers log show" in said
     where = ["--bootstrap", service.bootstrap, "--topic-prefix", service.prefix]
     code, said, _ = await command_ended("log", "show", *where)
     assert (code, said.count("stands still")) == (1, 4)
+    code, _, errors = await command_ended("find", "id", *where)
+    assert (code, "nobody knows what has fired of it: see kafka-timers log show" in errors) == (1, True)
     assert len(await service.read_all(service.callbacks, 40, quiet_s=1)) == 40
     code, said, errors = await command_ended("log", "another", *where, "--yes")
     assert code == 0, errors
@@ -205,48 +207,38 @@ async def test_request_topic_made_anew_stands_still_until_people_say_what_it_is(
     names = [record.value.decode() for record in await service.read_all(service.callbacks, 140, quiet_s=1)]
     assert Counter(names) == Counter([*(f"old-{n}" for n in range(40)), *new])
     assert (await command_ended("log", "show", *where))[0] == 0
+    assert "nobody knows" not in (await command_ended("find", "id", *where))[2]
     code, _, errors = await command_ended("log", "same", *where, "--yes")
     assert code == 1
     assert "nothing is to be said" in errors
 
 
-async def test_requests_deleted_while_they_were_pending_are_told_and_the_rest_fires(service: Service) -> None:
-    """Too short a retention, seen when the log has to be read again."""
-    second = int(time.time()) - 1000
-    worker = await service.worker()
-    lost, kept = [f"lost-{n}" for n in range(20)], [f"kept-{n}" for n in range(20)]
-    await service.until_sealed(second - 10)
-    await service.requests(second, lost, partition=2)
-    behind = await end_of(service.bootstrap, service.topics.requests, 2)
-    await service.requests(second, kept, partition=2)
-    await worker.child.stop(LIMIT_S)
-    await delete_records(service.bootstrap, service.topics.requests, 2, before=behind)
-    heir = await service.start("worker")
-    await heir.until("/readyz", lambda _, body: "partition 2: its request log starts above" in body)
-    await heir.until("/metrics", lambda _, body: 'kafka_timers_request_log_gap{partition="2"} 1.0' in body)
-    await heir.until("/metrics", lambda *_: heir.metric("kafka_timers_takeovers_total") == 4)
-    assert heir.metric("kafka_timers_request_log_gap") == 1
-    assert f"{service.topics.requests} starts at {behind}: its retention is too short" in heir.child.log.read_text()
-    await service.until_sealed(second)
-    assert sorted(await service.callback_names(kept)) == sorted(kept)
-
-
-async def test_requests_deleted_under_a_worker_fire_from_its_disk_and_are_told(service: Service) -> None:
-    """Nothing is lost yet, but a takeover with an empty disk would lose it; once it has fired, all is well again."""
-    second = int(time.time()) - 1000
-    worker = await service.worker()
-    # The oldest pending request is known to a run of 16,384 offsets; the alarm comes once all of a run is gone.
-    names = [f"t-{n}" for n in range(16_500)]
-    await service.requests(second, names, partition=2)
-    await worker.until("/metrics", lambda *_: worker.metric("kafka_timers_pending") == 16_500)
-    assert worker.metric("kafka_timers_request_log_gap") == 0
-    await delete_records(service.bootstrap, service.topics.requests, 2, before=16_400)
-    await worker.until("/readyz", lambda _, body: "partition 2: its request log starts above" in body)
-    assert worker.metric("kafka_timers_request_log_gap") == 1
-    await service.until_sealed(second)
-    assert sorted(await service.callback_names(names)) == sorted(names)
-    await worker.until("/readyz", lambda _, body: "its request log starts above" not in body)
-    assert worker.metric("kafka_timers_request_log_gap") == 0
+async def test_seal_topic_made_anew_stands_still_until_people_say_up_to_when_it_has_fired(service: Service) -> None:
+    """The log has requests from two hours ago and none of their seals."""
+    now = int(time.time()) - 1000
+    await set_topic(service.bootstrap, service.topics.requests, {"message.timestamp.type": "CreateTime"})
+    for number, second in itertools.product(range(4), (now - 7200, now - 60)):
+        value = Future(callBackTopic=service.callbacks, callBack=b"%d" % second).SerializeToString()
+        at = {"partition": number, "timestamp_ms": (now - 7200) * 1000}
+        await service.producer.send_and_wait(service.topics.requests, value, key=b"%d" % second, **at)
+    worker = await service.start("worker")
+    async with ticking(service, now):
+        told = await worker.until("/readyz", lambda _, body: body.count("has no seals") == 4)
+        assert "kafka-timers log show" in told
+        assert "its seals are gone" in (await service.status())[1]
+    where = ["--bootstrap", service.bootstrap, "--topic-prefix", service.prefix]
+    code, said, _ = await command_ended("log", "show", *where)
+    assert (code, said.count("it has no seals, and requests that were due")) == (1, 4)
+    code, _, errors = await command_ended("log", "same", *where, "--yes")
+    assert code == 2
+    assert "say with --until" in errors
+    code, said, errors = await command_ended("log", "same", *where, "--until", str(now - 3600), "--yes")
+    assert code == 0, errors
+    assert said.count("1 requests count as fired, 0 are due and fire at once, 1 wait") == 4
+    await service.until_sealed(now + 900)
+    names = [record.value for record in await service.read_all(service.callbacks, 4, quiet_s=1)]
+    assert names == [b"%d" % (now - 60)] * 4
+    assert (await command_ended("log", "show", *where))[0] == 0
 
 
 # --- faults that keep a worker from starting -------------------------------------------------------------------------

@@ -185,10 +185,10 @@ async def test_a_record_of_another_client_comes_again_once_although_it_is_read_t
     producer.produce(topic, key=b"order-7", value=b"order", headers=[("trace", b"abc"), ("null", None)])
     producer.flush()
     policy = RetryPolicy(topic, first=0.5)
-    for _ in range(2):
+    for is_again in (False, True):
         record = await asyncio.to_thread(first_with, service.bootstrap, topic, b"order-7")
-        retry = await live.client.retry(record, policy, error="no stock")
-        assert (retry.attempt, retry.gave_up) == (1, False)
+        retry = await live.client.retry(record, policy, error="no stock", timeout_s=LIMIT_S)
+        assert (retry.attempt, retry.gave_up, retry.ignored) == (1, False, is_again)
     until_s = retry.timer.second + 1
     await until(until_s)
     await service.until_sealed(until_s)

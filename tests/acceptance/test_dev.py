@@ -46,13 +46,13 @@ async def test_a_timer_fires_before_and_after_everything_was_ended(tmp_path: Pat
         assert [worker["url"] for worker in told["workers"]] == [f"http://127.0.0.1:{ports[1]}"]
         assert [row["partition"] for row in rows] == [0, 1, 2, 3]
         assert all(row["owner"] == f"http://127.0.0.1:{ports[1]}" for row in rows)
-        # Everything is to be ended by then, also on a busy machine.
-        waits = json.loads(await said_by(*scheduled(send, 45, value="while you were away"), "--json"))
-        [listed] = map(json.loads, (await said_by(*first.hints["list timers"][1:], "--json", "--values")).splitlines())
-        assert (listed["request"], listed["value"]) == (waits["request"], "while you were away")
         assert len(first.children) == 5
         async with aiohttp.ClientSession() as session, session.get(first.hints["look and try"][0]) as page:
             assert (page.status, "<title>kafka-timers</title>" in await page.text()) == (200, True)
+        # The worker is to be ended by then, also on a busy machine.
+        waits = json.loads(await said_by(*scheduled(send, 25, value="while you were away"), "--json"))
+        [listed] = map(json.loads, (await said_by(*first.hints["list timers"][1:], "--json", "--values")).splitlines())
+        assert (listed["request"], listed["value"]) == (waits["request"], "while you were away")
         said = await first.end()
         assert "the next start goes on from here" in said
         assert first.process.returncode == 0

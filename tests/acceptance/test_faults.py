@@ -42,6 +42,7 @@ async def test_worker_killed_in_the_middle_of_100_000_callbacks_loses_and_double
     await service.requests(second, names, partition=0)
     await stop_in_mid_second(service, worker, second, 5_000)
     worker.child.kill()
+    await worker.child.wait()
     assert not any(last_second_of(seal) >= second and is_complete(seal) for seal in (await service.seals())[0])
     await service.worker(data_dir=worker.data_dir)
     await service.tick(second + 1)

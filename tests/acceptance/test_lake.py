@@ -10,22 +10,25 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from brokers import make_topic
 from patience import LIMIT_S
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from service import Process, Service, take
 
 from kafka_timers.clock import HostClock
 from kafka_timers.core.routing import partition_of
 from kafka_timers.core.wire import EXPIRY_HEADER, REQUEST_HEADER, Future
 from kafka_timers.dev.process import Child
+from kafka_timers.lake import promote as lake_promote
 from kafka_timers.lake.audit import Audit, audit
+from kafka_timers.lake.copies import copies_of
 from kafka_timers.lake.land import land_once
 from kafka_timers.lake.promote import Promoter
 from kafka_timers.settings import LakeSettings
@@ -68,6 +71,11 @@ class Ledger:
         before = self.last.get(timer_id)
         if before and at_s < before.second:
             before.fires = False
+
+
+def dated(ready: DataFrame, known: Mapping[int, int], _: int) -> DataFrame:
+    """Return copies that were decided on by the date of this host, whatever the ticks say."""
+    return copies_of(ready, known, int(time.time()))
 
 
 class Years:
@@ -220,7 +228,9 @@ class Years:
         def catch_up() -> int:
             land = lambda: land_once(self.spark, self.settings)  # noqa: E731
             promoter = Promoter(self.spark, self.settings, HostClock(), bucket_s=BUCKET_S, wait_s=60, land=land)
-            return promoter.catch_up()
+            # Spark's records have the date of this host, and a copy must be no older than half an hour by its decision.
+            with mock.patch.object(lake_promote, "copies_of", dated):
+                return promoter.catch_up()
 
         return await asyncio.to_thread(catch_up)
 

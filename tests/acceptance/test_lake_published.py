@@ -13,7 +13,6 @@ from kafka_timers.cli.program import program
 from kafka_timers.core.chain import days_in
 from kafka_timers.core.routing import partition_of
 from kafka_timers.core.wire import Future
-from kafka_timers.lake.audit import audit
 from kafka_timers.lake.land import land_once
 from kafka_timers.lake.publish import changed_days, unpublished
 from kafka_timers.lake.schema import SEALS
@@ -77,9 +76,7 @@ async def test_a_changed_day_is_found_by_the_published_seals(
     assert "of all partitions: the files have no line of them" in words
 
     spark.sql(f"DELETE FROM {name_of(root, SEALS)} WHERE last = {MIDNIGHT_S - 10} AND partition = 1")
-    changed = audit(spark, settings, int(time.time()), first=FIRST, last=LAST, chain=kept)
-    assert changed.kinds == {"chain": 1, "gap": 1, "published": 1}
-    [found] = [each for each in changed.findings if each["kind"] == "published"]
-    assert (found["partition"], found["second"]) == (1, MIDNIGHT_S - 1)
+    [found] = changed_days(read(spark, root, SEALS), kept, FIRST, LAST).collect()
+    assert (found["kind"], found["partition"], found["second"]) == ("published", 1, MIDNIGHT_S - 1)
     code, output = run("publish-chain", "--to", str(chain), "--check")
     assert (code, "partition 1" in output, "partition 0" in output) == (3, True, False)

@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from subprocess import check_call
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -19,6 +18,7 @@ import aiohttp
 import pytest
 import test_live_path
 import trustme
+from brokers import kafka_configs
 from click.testing import CliRunner
 from patience import LIMIT_S
 from secured import Right, SecuredKafka, SecuredService, token_for
@@ -29,7 +29,6 @@ from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.lake_group import tell_closed
 from kafka_timers.cli.program import program
 from kafka_timers.core.wire import Future
-from kafka_timers.dev import jars, java
 from kafka_timers.dev.broker import free_port
 from kafka_timers.operate.acls import acls_of
 
@@ -293,12 +292,11 @@ async def quota(bootstrap: str, entity: str, name: str, bytes_per_s: int) -> Asy
     for option, value in (("--bootstrap-server", bootstrap), ("--entity-name", name)):
         words[words.index(option) + 1] = value
     at = words.index("--add-config")
-    tool = [str(java.find()), "-cp", jars.classpath(), "kafka.admin.ConfigCommand", *words[:at]]
-    await asyncio.to_thread(check_call, [*tool, "--add-config", f"producer_byte_rate={bytes_per_s}"])
+    await kafka_configs(*words[:at], "--add-config", f"producer_byte_rate={bytes_per_s}")
     try:
         yield
     finally:
-        await asyncio.to_thread(check_call, [*tool, "--delete-config", "producer_byte_rate"])
+        await kafka_configs(*words[:at], "--delete-config", "producer_byte_rate")
 
 
 NEEDED = [

@@ -5,7 +5,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -13,14 +13,25 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.admin import NewTopic
 from aiokafka.client import CoordinationType
 from aiokafka.conn import create_conn
 from aiokafka.errors import KafkaConnectionError
 from aiokafka.protocol.api import Request
 from aiokafka.protocol.coordination import FindCoordinatorRequest
-from brokers import consuming, end_of, make_topic, partitions_as_told_by, until_in_sync, until_replaced
+from brokers import (
+    Told,
+    consuming,
+    end_of,
+    make_topic,
+    make_topics,
+    partitions_as_told_by,
+    until_in_sync,
+    until_replaced,
+)
 from campaign.faults import FAULTS
 from campaign.run import run
+from commands import ended as command_ended
 from partable import PartableCluster
 from patience import LIMIT_S
 from service import Service
@@ -60,6 +71,8 @@ async def test_a_broker_parted_from_the_others_is_reached_by_clients_and_knows_n
 ) -> None:
     """It goes on telling that it leads, when the others have long replaced it."""
     topic = prefix + "x"
+    # A broker that has just come leads nothing of a topic that is made without it.
+    await until_in_sync(cluster)
     await make_topic(cluster.bootstrap, topic, 3, replicas=3)
     await until_in_sync(cluster)
     led = [
@@ -316,7 +329,10 @@ async def test_a_door_passes_each_record_on_once_while_the_coordinator_of_its_gr
 # Shortened runs of faults of `make faults`. Each takes the better part of a minute, so `make test` has one of them.
 _FAULTS = [
     "kill-leaders",
-    *(pytest.param(n, marks=pytest.mark.chaos) for n in ("restart-brokers", "lose-topic", "freeze-60", "part")),
+    *(
+        pytest.param(n, marks=pytest.mark.chaos)
+        for n in ("restart-brokers", "lose-topic", "lose-one-of-two", "freeze-60", "part")
+    ),
 ]
 
 
@@ -420,3 +436,61 @@ async def test_status_tells_how_all_partitions_stand_while_a_broker_is_frozen(
     assert [row["partition"] for row in told["partitions"]] == list(range(6))
     assert [problem[:11] for problem in told["problems"]] == ["no tick yet", "no worker i"]
     await until_in_sync(cluster)
+
+
+# --- an unclean election ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.chaos
+async def test_requests_behind_those_that_an_unclean_election_has_lost_fire_once_people_have_said_so(
+    cluster: PartableCluster, prefix: str, tmp_path: Path
+) -> None:
+    """They have the offsets of the lost ones, which had fired in part, and are far more than these."""
+    requests = prefix + "timer-request"
+    # A replica may lead that was not in sync.
+    cuttable = {
+        "unclean.leader.election.enable": "true",
+        "min.insync.replicas": "1",
+        "message.timestamp.type": "LogAppendTime",
+    }
+    await make_topics(cluster.bootstrap, NewTopic(requests, -1, -1, {0: [1, 2]}, topic_configs=cuttable))
+    async with Service(cluster.bootstrap, prefix, tmp_path, partitions=1) as service:
+        # One that takes callbacks also while one of the brokers is away.
+        service.callbacks = prefix + "taken"
+        await make_topic(cluster.bootstrap, service.callbacks, 1, {"message.timestamp.type": "LogAppendTime"}, 3)
+        await until_in_sync(cluster)
+        for name in ("oscillator", "worker"):
+            worker = await service.start(name)
+        kept, lost, new = ([f"{what}-{number}" for number in range(20)] for what in ("kept", "lost", "new"))
+        second = int(time.time())
+        await service.requests(second, kept)
+        assert sorted(await service.callback_names(kept)) == sorted(kept)
+        await cluster.nodes[2].kill()
+        await until_told(cluster, 3, requests, lambda told: told.in_sync == {1})
+        await service.requests(second, lost)
+        assert sorted(await service.callback_names(kept + lost)) == sorted(kept + lost)
+        await service.until_sealed(int(time.time()))
+        await cluster.nodes[1].kill()
+        await cluster.nodes[2].start()
+        await until_told(cluster, 2, requests, lambda told: told.leader == 2)
+        await service.requests(second, new * 3)
+        told = await worker.until("/readyz", lambda _, body: "has lost its records from offset" in body)
+        assert "kafka-timers log show" in told
+        where = ["--bootstrap", address(cluster, 2), "--topic-prefix", prefix]
+        code, said, _ = await command_ended("log", "show", *where)
+        assert code == 1
+        assert "it has lost its records from offset" in said
+        assert sorted(await service.callback_names(kept + lost)) == sorted(kept + lost)
+        code, said, errors = await command_ended("log", "same", *where, "--yes")
+        assert code == 0, errors
+        assert "20 requests count as fired, 60 are due and fire at once" in said
+        await worker.until("/readyz", lambda status, _: status == 200)
+        everything = kept + lost + new * 3
+        assert Counter(await service.callback_names(everything)) == Counter(everything)
+
+
+async def until_told(cluster: PartableCluster, node: int, topic: str, wanted: Callable[[Told], bool]) -> None:
+    """Wait until broker *node* tells of partition 0 of *topic* what is *wanted*."""
+    async with asyncio.timeout(LIMIT_S):
+        while not wanted((await partitions_as_told_by(address(cluster, node), topic))[topic, 0]):  # noqa: ASYNC110
+            await asyncio.sleep(0.2)

@@ -17,7 +17,7 @@ from aiokafka.admin import NewPartitions
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import CorruptRecordException, KafkaTimeoutError, UnknownTopicOrPartitionError
 from batches import append_batch, batch_of
-from brokers import administering, consuming, make_topic
+from brokers import administering, consuming, make_topic, set_topic
 from click.testing import CliRunner
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
@@ -188,6 +188,17 @@ async def test_each_record_is_one_request_in_the_partition_of_its_id(harness: Ha
         assert record.partition == partition_of(future.timerId, PARTITIONS)
     [(key, cancel)] = [each for each in parsed(records) if each[1].cancel]
     assert (key.decode(), cancel.timerId) == (cancel.timerId, f"etf1:{harness.prefix}theirs:s7")
+
+
+async def test_a_door_goes_by_the_limits_that_the_topics_of_the_service_have_by_now(harness: Harness) -> None:
+    """The limits that were read at the start are higher."""
+    for topic in (harness.topics.requests, harness.topics.rejected):
+        await set_topic(harness.bootstrap, topic, {"max.message.bytes": "3000"})
+    harness.write([(b"s%d" % n, b"v" * 1_000, schedule()) for n in range(10)] + [(b"s", b"v" * 5_000, schedule())])
+    async with harness.open():
+        assert len(await harness.requests(10)) == 10
+        [record] = await harness.read(harness.topics.rejected, 1)
+    assert dict(record.headers)["timer-rejected-reason"] == b"too-large"
 
 
 async def test_a_refused_record_goes_to_timer_rejected_with_all_its_parts(harness: Harness) -> None:
@@ -578,9 +589,9 @@ async def test_offsets_of_a_topic_are_committed_for_that_topic_alone(harness: Ha
         await make_anew(harness, cluster, 1)
         # It has fewer partitions now.
         assert cluster.partitions(topic) == [0]
-        await writer.send_offsets(topic, {0: 7})
+        await writer.send_offsets(topic, {0: 7}, 3)
         await writer.commit()
-        assert await writer.committed(topic, 0) == 7
+        assert await writer.committed(topic, 0) == (7, 3)
         await writer.stop()
         assert await GroupOffsets(cluster, group, 10.0, "later").committed(topic, 0) is None
     async with Cluster.open(Kafka(harness.bootstrap)) as ignorant:
@@ -588,6 +599,27 @@ async def test_offsets_of_a_topic_are_committed_for_that_topic_alone(harness: Ha
         with pytest.raises(UnknownTopicOrPartitionError, match=f"the id of topic {topic} is not known") as caught:
             await GroupOffsets(ignorant, group, 10.0, "other").committed(topic, 0)
     assert caught.value.retriable
+
+
+async def test_a_door_reads_on_where_a_log_ends_that_has_lost_records(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Ten records were read of it under its leader, which has three."""
+    topic, group = harness.prefix + "theirs", harness.prefix + "g.door.etf1"
+    harness.write([(b"old%d" % n, b"v", schedule()) for n in range(3)], partition=0)
+    async with Cluster.open(Kafka(harness.bootstrap)) as cluster:
+        await cluster.look_up([topic])
+        writer = broker_producer.Producer(cluster, group, 10.0, 1_000, "writer", group)
+        await writer.start()
+        writer.begin()
+        await writer.send_offsets(topic, {0: 10}, 0)
+        await writer.commit()
+        await writer.stop()
+    async with harness.open():
+        await until(lambda: "has lost its records from offset 3 on" in caplog.text)
+        harness.write([(b"new%d" % n, b"v", schedule()) for n in range(2)], partition=0)
+        records = await harness.requests(2)
+    assert {future.timerId.rsplit(":")[-1] for _, future in parsed(records)} == {"new0", "new1"}
 
 
 async def test_records_read_while_a_topic_was_recreated_are_not_passed_on(harness: Harness) -> None:

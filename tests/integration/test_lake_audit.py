@@ -143,7 +143,7 @@ def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> LakeS
     )
     seals = [*chained([*RIGHT, WRONG]), *chained(CONDITIONS)]
     append(spark.createDataFrame(seals, SEAL_COLUMNS), root, SEALS)
-    positions = [("timer-request", 0, 11, 1, None), ("timer-request", 1, 10, 1, None)]
+    positions = [("timer-request", 0, 11, 1, None, None), ("timer-request", 1, 10, 1, None, None)]
     append(constant(spark, positions, POSITIONS.columns), root, POSITIONS)
     return settings
 

@@ -111,6 +111,8 @@ def test_fired_requests_are_deleted_after_their_days_and_the_others_stay(
 
 
 def test_tables_of_small_rows_do_not_grow_by_a_file_with_each_commit(spark: SparkSession, root: str) -> None:
+    # The table asks for it, and the session of all other tests forbids it.
+    spark.conf.unset("spark.databricks.delta.autoCompact.enabled")
     # Delta merges once there are 50, which takes as many commits.
     spark.conf.set("spark.databricks.delta.autoCompact.minNumFiles", 10)
     try:
@@ -119,6 +121,7 @@ def test_tables_of_small_rows_do_not_grow_by_a_file_with_each_commit(spark: Spar
             append(completed(rows, POSITIONS), root, POSITIONS)
     finally:
         spark.conf.unset("spark.databricks.delta.autoCompact.minNumFiles")
+        spark.conf.set("spark.databricks.delta.autoCompact.enabled", "false")
     rows = read(spark, root, POSITIONS)
     assert len(rows.inputFiles()) < 10
     assert rows.count() == 14

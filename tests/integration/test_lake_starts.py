@@ -10,7 +10,7 @@ from patience import LIMIT_S
 
 
 def ended(tmp_path: Path, *options: str, ivy: str = "") -> subprocess.CompletedProcess[str]:
-    """Run a job until it ends; *ivy* is where Maven's jars are looked for."""
+    """Run a query until it ends; *ivy* is where Maven's jars are looked for."""
     conf, here = tmp_path / "conf", tmp_path / "here"
     conf.mkdir()
     here.mkdir()
@@ -23,7 +23,17 @@ def ended(tmp_path: Path, *options: str, ivy: str = "") -> subprocess.CompletedP
             f'<ibiblio name="r" m2compatible="true" root="{ivy}"/></resolvers></ivysettings>'
         )
         (conf / "spark-defaults.conf").write_text(f"spark.jars.ivySettings {conf}/ivy.xml\n")
-    command = [sys.executable, "-m", "kafka_timers", "lake", "optimize", "--lake", str(tmp_path / "lake"), *options]
+    command = [
+        sys.executable,
+        "-m",
+        "kafka_timers",
+        "lake",
+        "sql",
+        "SELECT 1",
+        "--lake",
+        str(tmp_path / "lake"),
+        *options,
+    ]
     return subprocess.run(
         [*command, "--master", "local[1]"],
         cwd=here,

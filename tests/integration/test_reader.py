@@ -38,7 +38,7 @@ class Collected:
     def go_on_at(self, position: int) -> None:
         self.partition.apply(self.partition.read(position))
 
-    async def ready(self) -> None:
+    async def ready(self, epoch: int) -> None:
         self.asked.set()
         await self.takes.wait()
 

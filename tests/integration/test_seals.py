@@ -11,7 +11,7 @@ from kafka_timers.broker import topics
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.seals import SealLog, last_seals, latest
-from kafka_timers.core.wire import Sealed
+from kafka_timers.core.wire import FORMAT, Sealed
 from kafka_timers.errors import BrokerError, TopicsError
 
 
@@ -113,9 +113,9 @@ async def test_a_complete_seal_is_found_however_many_aborted_ones_follow_it(log:
 
 
 async def test_a_long_log_is_not_read_from_its_beginning(log: SealLog, ledger: Ledger) -> None:
-    await ledger.seal(*(Sealed(end_ms=(second + 1) * 1000) for second in range(1, 1_001)))
+    await ledger.seal(*(Sealed(end_ms=(second + 1) * 1000, format=FORMAT) for second in range(1, 1_001)))
     tail = await log.seals(0)
-    assert tail[-1] == Sealed(end_ms=1_001_000)
+    assert tail[-1] == Sealed(end_ms=1_001_000, format=FORMAT)
     assert len(tail) < 64
 
 

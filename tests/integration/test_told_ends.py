@@ -62,6 +62,7 @@ STARTED = {
     "sync.py": 1,
     "worker/end_offsets.py": 1,
     "worker/outbox.py": 1,
+    "worker/sender.py": 1,
     "worker/stores.py": 1,
 }
 WORDS = "nobody has thought of this"
@@ -184,7 +185,7 @@ async def test_a_planner_process_ends_with_the_error_that_ends_its_planning(
     monkeypatch.setattr(SchedulePlanner, "__init__", lambda *_: None)
     monkeypatch.setattr(SchedulePlanner, "run", fails)
     with pytest.raises(UnthoughtError):
-        await planner_process._run(PlannerSettings(bootstrap=kafka.bootstrap, port=0), asyncio.Event())
+        await planner_process._run(PlannerSettings(bootstrap=kafka.bootstrap, port=0))
 
 
 @pytest.mark.parametrize("chore", ["_belong", "_watch_logs"])

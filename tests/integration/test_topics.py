@@ -2,10 +2,12 @@
 
 import asyncio
 import socket
+from collections.abc import Mapping
 
 import pytest
+from aiokafka.admin import NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from brokers import administering, make_topic
+from brokers import administering, make_topic, make_topics
 from patience import LIMIT_S
 
 from kafka_timers.broker import topics
@@ -132,6 +134,22 @@ SOUND = {
 }
 
 
+async def make_sound(
+    bootstrap: str,
+    prefix: str,
+    counts: Mapping[str, int] | None = None,
+    configs: Mapping[str, Mapping[str, str]] | None = None,
+) -> None:
+    """Make the service's topics, with two partitions but for *counts*, and some of them with more *configs*."""
+    wanted = [
+        NewTopic(
+            prefix + name, (counts or {}).get(name, 2), 1, topic_configs=sound | dict((configs or {}).get(name, {}))
+        )
+        for name, sound in SOUND.items()
+    ]
+    await make_topics(bootstrap, *wanted)
+
+
 @pytest.mark.parametrize(
     ("name", "configs"),
     [
@@ -158,8 +176,7 @@ SOUND = {
 async def test_check_names_a_wrong_setting_and_the_right_value(
     bootstrap: str, prefix: str, name: str, configs: dict[str, str]
 ) -> None:
-    for topic, sound in SOUND.items():
-        await make_topic(bootstrap, prefix + topic, 1, sound | (configs if topic == name else {}))
+    await make_sound(bootstrap, prefix, configs={name: configs})
     (problem,) = await topics.check(Kafka(bootstrap), prefix)
     ((key, value),) = configs.items()
     assert problem.startswith(f"topic {prefix}{name} has {key}={value}: set it to ")
@@ -167,8 +184,7 @@ async def test_check_names_a_wrong_setting_and_the_right_value(
 
 
 async def test_check_accepts_settings_that_an_operator_may_choose(bootstrap: str, prefix: str) -> None:
-    for topic, sound in SOUND.items():
-        await make_topic(bootstrap, prefix + topic, 5 if topic in ("timer-rejected", "timer-reply") else 2, sound)
+    await make_sound(bootstrap, prefix, {"timer-rejected": 5, "timer-reply": 5})
     assert await topics.check(Kafka(bootstrap), prefix) == []
 
 
@@ -176,9 +192,7 @@ async def test_check_compares_the_partitions_of_schedules_with_those_that_plan_t
     bootstrap: str, prefix: str
 ) -> None:
     """A schedule in a partition without ticks is never planned, and nothing else would tell."""
-    counts = {"timer-schedule": 4, "timer-planned": 3, "timer-rejected": 5}
-    for topic, sound in SOUND.items():
-        await make_topic(bootstrap, prefix + topic, counts.get(topic, 2), sound)
+    await make_sound(bootstrap, prefix, {"timer-schedule": 4, "timer-planned": 3, "timer-rejected": 5})
     problems = await topics.check(Kafka(bootstrap), prefix)
     assert [problem.split(":")[0] for problem in problems] == [
         f"topic {prefix}timer-schedule has 4 partitions and {prefix}oscillator has 2",
@@ -210,9 +224,7 @@ def test_check_compares_replicas_with_those_that_must_be_in_sync(replicas: int, 
 
 async def test_with_a_horizon_the_request_log_may_expire_a_week_behind_it(bootstrap: str, prefix: str) -> None:
     eight_days_ms = 8 * 86_400_000
-    for topic, sound in SOUND.items():
-        expires = {"retention.ms": str(eight_days_ms)} if topic == "timer-request" else {}
-        await make_topic(bootstrap, prefix + topic, 1, sound | expires)
+    await make_sound(bootstrap, prefix, configs={"timer-request": {"retention.ms": str(eight_days_ms)}})
     assert await topics.check(Kafka(bootstrap), prefix, horizon_s=86_400) == []
     for horizon_s in (0, 86_401):
         (problem,) = await topics.check(Kafka(bootstrap), prefix, horizon_s)
@@ -220,8 +232,7 @@ async def test_with_a_horizon_the_request_log_may_expire_a_week_behind_it(bootst
 
 
 async def test_check_tells_partition_counts_that_differ(bootstrap: str, prefix: str) -> None:
-    for topic, sound in SOUND.items():
-        await make_topic(bootstrap, prefix + topic, 3 if topic == "oscillator" else 2, sound)
+    await make_sound(bootstrap, prefix, {"oscillator": 3})
     (problem,) = await topics.check(Kafka(bootstrap), prefix)
     assert problem.startswith(
         f"partition counts differ ({prefix}timer-request 2, {prefix}oscillator 3, {prefix}timer-sealed 2)"

@@ -109,7 +109,7 @@ MUTANTS = [
     Mutant(
         "seals are read before the owner before is shut out",
         "Owner._take_over",
-        drop("_check_log"),
+        drop("check"),
         move("_tail", before="_fence"),
         put("await self._ports.seals.tail(self.number, None)", "_tail"),
     ),
@@ -193,6 +193,12 @@ MUTANTS = [
     Mutant("what the owner before has left is not sent", "Owner._start", drop("add_letters")),
     # --- brokers that are silent -------------------------------------------------------------------------------------
     Mutant("a leader is waited for though another one leads", "Producer._send", put("None", "has_moved")),
+    Mutant("what a leader has lost is taken for read", "Follower.ready", never("read_up_to")),
+    Mutant(
+        "a takeover does not wait for the store that has what the log lacks", "Follower.open", never("may_wait_below")
+    ),
+    Mutant("a takeover goes on with a log that was cut", "OwnLog.check", put("_1", "min", "1/2")),
+    Mutant("a log whose seals are gone fires again", "Owner._fire", drop("check_seals")),
     Mutant("an end is waited for though another broker leads", "LogBounds.told_by", value("None", "has_lost")),
     Mutant(
         "a coordinator is waited for though another one coordinates", "CoordinatorLink.ask", put("None", "has_moved")
@@ -205,7 +211,7 @@ MUTANTS = [
     ),
     # --- leaders of partitions ---------------------------------------------------------------------------------------
     Mutant("a takeover writes no barrier", "Owner._take_over", put("Barrier(None, None)", "barrier")),
-    Mutant("the barrier is left in an open transaction", "_barrier_of", put("await _self.commit()", "abort")),
+    Mutant("the barrier is left in an open transaction", "Producer.barrier", put("await _self.commit()", "abort")),
     Mutant("an end is believed of a leader without the barrier", "bounds.LogBounds.end", always("epoch")),
     Mutant(
         "seals are believed of a leader without the barrier",
@@ -242,7 +248,7 @@ MUTANTS = [
     Mutant("a coordinator that is none any more is asked for ever", "CoordinatorLink.ask", drop("node", None, "2/2")),
     # --- offsets of doors --------------------------------------------------------------------------------------------
     Mutant("whoever says that it coordinates is believed", "Producer.committed", drop("send_offsets")),
-    Mutant("another broker than the one that gave the proof is believed", "Producer.committed", always("answered_by")),
+    Mutant("another broker than the one that gave the proof is believed", "Producer.committed", always("node")),
     Mutant("an offset that was not answered may count in the next transaction", "Producer._end", never("unanswered")),
     Mutant("a source is read anew where a leader has not what was read of it", "SourceLog._start_above", never()),
     Mutant("a source whose leader is silent is given up", "SourceLog._fetched", always("_DELAYS")),
@@ -250,7 +256,7 @@ MUTANTS = [
     Mutant("what comes while records are held back overtakes them", "Follower.ingest", never("_held")),
     Mutant("the position passes what is held back", "Follower.ingest", never("5/8")),
     Mutant("a store of another log is used", "Follower._check_log", never("must_read_to")),
-    Mutant("a store that is ahead of the log is kept", "Follower.open", never("position")),
+    Mutant("a store that is ahead of the log is kept", "Follower.open", never("position", "1/2")),
     Mutant("a kept store is not reconciled", "Follower.open", drop("reconcile")),
     Mutant("a store that is not worth keeping is kept", "Follower.open", never("is_new")),
     # --- store -------------------------------------------------------------------------------------------------------
@@ -345,6 +351,7 @@ MUTANTS = [
     Mutant("an answer forgets where its record came from", "Answer.unpack", put("''", "decode")),
     # --- verdicts, rows, backlog, reconcile --------------------------------------------------------------------------
     Mutant("a copy with a negative offset is accepted", "_judged_in", compare("_1 < _2 <= _3", "decidedOffset")),
+    Mutant("what an owner before has let stand is judged anew", "_holds", never("has_stood")),
     Mutant("an ignored request is kept", "_place_request", without("ignored")),
     Mutant("what may be late is kept in batches", "_usual", without("min")),
     Mutant("a batch loses its ids when a part of it is withdrawn", "rows.without", put("False", "named")),
@@ -388,7 +395,7 @@ MUTANTS = [
     ),
     Mutant(
         "who waits for a leader asks without a pause",
-        "LogBounds._ask",
+        "LogBounds._from_leader",
         restate("if self._cluster.leader(self._topic, _p1):\n    _", "sleep"),
     ),
     Mutant("what has not been read in time is not shown", "Owner._overdue", put("0.0", "unread_s", "1/2")),
@@ -403,7 +410,7 @@ MUTANTS = [
         boolean("_1", "KafkaConnectionError"),
     ),
     Mutant("a topic is missing as soon as one broker does not know it", "TopicLookup._settings", put("()", "ask_two")),
-    Mutant("a topic has no partitions as soon as one broker does not know it", "topics.counted", put("()", "ask_two")),
+    Mutant("a topic has no partitions as soon as one broker does not know it", "topics.standing", put("()", "ask_two")),
     Mutant("a topic that was made is known as soon as one broker knows it", "_until_known", put("any(_0)", "all")),
     Mutant("numbers of records have no end", "Producer._taken", binary("_0", 0x7FFF_FFFF)),
     # --- topics that refuse ------------------------------------------------------------------------------------------
@@ -411,7 +418,9 @@ MUTANTS = [
     Mutant("a slice has no bound in bytes", "Slice.is_full", without("bytes")),
     Mutant("a topic is refused when it refuses for the first time", "Firing._send_and_commit", test("_1")),
     Mutant("a callback without a key goes to a compacted topic", "accumulators.place_in", never("needs_key")),
-    Mutant("replicas that are missing are a topic's refusal", "codes.DELAYS_OF_LEADERS", without(19)),
+    Mutant(
+        "replicas that are missing are a topic's refusal", "codes.DELAYS_OF_LEADERS", without("NOT_ENOUGH_REPLICAS")
+    ),
     Mutant("a requester speaks for the service", "wire.callback_headers", compare("_0", "SERVICE_HEADERS")),
     # --- instances, and their status ---------------------------------------------------------------------------------
     Mutant(
@@ -421,10 +430,25 @@ MUTANTS = [
     ),
     Mutant(
         "an owner's second producer is shut out by its first use",
-        *("KafkaSender.start", put("[self._producer]", "_producers")),
+        *("KafkaSender.start", put("[0]", "_usable", "1/3")),
         "KafkaSender.begin",
         restate("_\nif self._producer.coordinator.identity[0] < 0: await self._producer.start()", "acquire"),
     ),
+    Mutant("an id whose transaction cannot end is used again", "KafkaSender.abort", never("_transactional")),
+    Mutant("an owner passes over an id that no seal has retired", "KafkaSender.agree", never("retired")),
+    Mutant("a seal does not name the ids that are retired", "Firing._send", put("[]", "retired", "2/2")),
+    Mutant("an id that was fenced late is never used again", "KafkaSender.commit", drop("_usable", "1/2")),
+    Mutant("a partition that lacks replicas is waited for without end", "Producer._lasts", never("_gives_up_on")),
+    Mutant(
+        "a partition that lacks replicas is given up at once",
+        "TopicLookup._aged",
+        compare("False", "UNAVAILABLE_AFTER_S"),
+    ),
+    Mutant("a partition is well as soon as a broker says so", "TopicLookup.set_aside", put("{}", "fromkeys")),
+    Mutant("what was built for a topic that is unavailable by now leaves", "TopicGate.is_outdated", without("open")),
+    Mutant("what is set aside is not asked for again", "Slice._add_any", put("b''", "_ask_again")),
+    Mutant("what was set aside takes the place of a later request", "instead_of", never("timerId")),
+    Mutant("what was set aside is asked for without end", "instead_of", never("_GIVES_UP_MS")),
     Mutant("doors have transactional ids in common", "outlet.transactional_id", put("'.'", "/", "1/2")),
     Mutant("partitions that were added are served", "served_partitions", boolean("0", "2/4")),
     Mutant("a partition that stands still is not told of", "health._partitions", never("LIMIT_S", "2/2")),
@@ -453,10 +477,10 @@ MUTANTS = [
     Mutant("a seal names the one before the last", "Firing._commit", drop("_previous")),
     Mutant("an owner does not name the seal of the one before", "Owner._start", put("b''", "last")),
     Mutant("a seal names no batches", "Firing._send", drop("tell")),
-    Mutant("a seal names batches in the order of sending", "SentBatches.tell", drop("sort")),
+    Mutant("a seal names batches in the order of sending", "OpenBatches.tell", drop("sort")),
     Mutant("a seal names no full batch", "OpenBatches.append_to_new", never("_own")),
     Mutant("a seal names rejects", "OpenBatches.append_to_new", always("_own")),
-    Mutant("a seal names any number of batches", "sent._BATCHES_MAX", value("1_000_000")),
+    Mutant("a seal names any number of batches", "accumulators._BATCHES_MAX", value("1_000_000")),
     Mutant("a batch that was built early is sent for nobody", "Batch.encoded", without("_PRODUCER_AT")),
     Mutant("a callback is dated when it was built", "OpenBatches._dated", drop("leave")),
     # --- recurring timers --------------------------------------------------------------------------------------------
@@ -468,17 +492,137 @@ MUTANTS = [
     ),
     Mutant("a dropped run is not cancelled", "Plans._cancel", never("EDGE_MS")),
     Mutant("a dropped run is cancelled at once", "Plans._cancel", compare("_0 < _1", "EDGE_MS")),
-    Mutant("a change reaches runs that are due at once", "planning._drop", binary("_0", "EDGE_MS")),
+    Mutant("a change reaches runs that are due at once", "Plans._replan", binary("_0", "EDGE_MS")),
     Mutant("runs of a schedule that is gone go on", "Plans.loaded", never("_schedule_in")),
     Mutant("a paused schedule runs", "Plans._replan", without("paused")),
-    Mutant("a pause is made up for", "Plans._replan", compare("True", "next_ms")),
+    Mutant("a record of a clock ahead counts from its time", "Plans._replan", put("_0", "min")),
+    Mutant("what was cancelled comes back", "Plans._cancel", never("next_ms")),
+    Mutant("a change does not reach a run whose instant is over", "_extend", never("cancelled_ms")),
+    Mutant("a plan of a record behind the end is of a deleted schedule", "Plans.loaded", compare("True", "schedule")),
     Mutant("a missed run is due in its own second", "_extend.ask", never("_MISSED_MS")),
     Mutant("a schedule goes on after its last run", "_extend.is_over", compare("False", "runs")),
-    Mutant("a change does not take runs back from their count", "planning._drop", drop("runs")),
+    Mutant("a change does not take runs back from their count", "planned_runs.drop", drop("runs")),
     Mutant(
-        "a planner begins anew with each schedule when it takes over", "Plans.schedule", compare("_0 == -1", "schedule")
+        "a planner begins anew with each schedule when it takes over",
+        "planning._is_by",
+        compare("_0 == -1", "schedule"),
     ),
+    Mutant("a schedule is known by its offset alone", "planning._is_by", compare("_0 == _0", "digest")),
     Mutant("a run of the gap is left out", "CronTimes._next_after", never("_jumps")),
+    # --- recurring timers: plans that come and go ---------------------------------------------------------------------
+    Mutant("a schedule that is put and deleted at once runs", "Plans.schedule", drop("pop", "1/2")),
+    Mutant("an earlier record takes the place of what was planned", "Plans.schedule", drop("pop", "2/2")),
+    Mutant("a change that nobody has planned is a deletion", "Plans.loaded", without("_changed")),
+    Mutant("new time zones move nothing", "Plans.zones_changed", never("cron")),
+    Mutant("new time zones bring an earlier record back", "Plans.zones_changed", without("_changed")),
+    Mutant("a change leaves the runs of before", "Plans._replan", drop("drop")),
+    Mutant("a schedule begins before its record", "Plans._replan", value("0", "appended_ms")),
+    Mutant("a plan does not name its record", "Plans._replan", drop("schedule", "offset")),
+    Mutant("any key is the id of a schedule", "Plans._times", drop("_check_id")),
+    Mutant("a schedule may be larger than the request of its runs", "Plans._times", drop("_check_size")),
+    Mutant("what is no schedule is not told of", "Plans._times", drop("refused")),
+    Mutant("a run that was dropped and has fired does not count", "Plans._cancel", drop("runs", "cancelled_ms")),
+    Mutant("a run that was cancelled counts", "Plans._cancel", compare("True", "cancelled_ms", "1/2")),
+    Mutant("a planner's transaction begins with a second", "Turns.may_begin", never("_BEFORE_S")),
+    Mutant("a worker that always fires stops all planning", "Turns.over", drop("_STRIDES_UNASKED")),
+    Mutant("planning does not wait for what is fired", "Turns.over", never("idle_soon")),
+    Mutant("planning goes on without a pause", "Turns.spread", never("STRIDE_RECORDS")),
+    # --- outbox: room, lanes and faults -------------------------------------------------------------------------------
+    Mutant("answers that wait take no room", "Outbox.add_letters", drop("_unsent_bytes", "size")),
+    Mutant("answers for another topic are not sent", "Outbox.add_letters", never("_is_running")),
+    Mutant("answers may take all memory", "Outbox.add_letters", never("_KEPT_BYTES_MAX")),
+    Mutant("answers that wait when it starts are not sent", "Outbox.run", drop("_open_lane")),
+    Mutant("room of answers that were sent is not given back", "Outbox._send_to", restate("_1", "popleft")),
+    Mutant("answers that came while others were sent are lost", "Outbox._send_to", compare("True", "number")),
+    Mutant("an answer that came after the last look is lost", "Outbox._sent_to", never("_unsent")),
+    Mutant("a fault while answers are sent is told to nobody", "Outbox._sent_to", drop("_fail")),
+    Mutant("the newest topic's answers are given up", "Outbox._give_up", put("max(_0)", "min")),
+    Mutant("answers that were given up are not counted", "Outbox._give_up", drop("inc")),
+    Mutant("a seal does not wait until the owner is confirmed", "Outbox.confirmed", never("_confirmed")),
+    Mutant("a seal waits as long as answers leave one by one", "Outbox._has_left", put("_0", "min")),
+    Mutant("after a seal answers find no room at once", "Outbox.confirmed", drop("inf")),
+    Mutant(
+        "a seal takes answers along by topic",
+        "Outbox.unsent",
+        put("__import__('itertools').chain(*self._unsent.values())", "merge"),
+    ),
+    # --- prebuilt callbacks: budget and ranges ------------------------------------------------------------------------
+    Mutant("what is ready takes nothing of the budget", "Prebuilt.more", drop("bytes", "_bytes_before", "2/2")),
+    Mutant("a second is made ready beyond the budget", "Prebuilt.more", without("_budget")),
+    Mutant("a slice without callbacks is ready", "Prebuilt.more", never("len")),
+    Mutant("a slice that is ready has any size", "Prebuilt.more", without("is_full")),
+    Mutant("a lower row that came later is not noticed", "Prebuilt.added", put("_0", "min")),
+    Mutant("what is withdrawn elsewhere spoils what is ready", "Prebuilt.withdrawn", never("start")),
+    Mutant("a second with a withdrawn request is not made ready anew", "Prebuilt.withdrawn", drop("is_spoilt")),
+    Mutant("what is withdrawn stays in a slice that is ready", "Prebuilt.withdrawn", never("behind")),
+    Mutant("more is made ready of rows that were withdrawn", "Prebuilt.withdrawn", drop("iter")),
+    Mutant("a slice that is dropped half built keeps its budget", "Prebuilt.withdrawn", drop("_bytes_before")),
+    Mutant("a slice of before the scan is used", "Prebuilt.take", without("start")),
+    Mutant("a slice of behind the scan is used", "Prebuilt.take", without("end")),
+    Mutant("a slice that is used keeps its budget", "Prebuilt.take", drop("_budget")),
+    Mutant("the next slice begins where the one before did", "Prebuilt.take", drop("start", "behind")),
+    Mutant("rows that came later are not looked for", "Prebuilt.missed", always("_lowest")),
+    Mutant("what is ready is fired once more from the store", "Prebuilt.missed", always("holds_any")),
+    Mutant("what is dropped keeps its budget", "Prebuilt.release", restate("_1", "_budget")),
+    Mutant("what a rejection was built for is not judged anew", "PrebuiltSeconds.next_slice", without("is_outdated")),
+    Mutant("with one second all are dropped", "PrebuiltSeconds._drop", compare("True", "start")),
+    # --- follower: what a store knows ---------------------------------------------------------------------------------
+    Mutant("a kept store does not know how much waits", "Follower.open", drop("restore")),
+    Mutant("what is held back is taken in twice", "Follower.read_up_to", either("_2", "_held")),
+    Mutant("a store does not know under which leader it was read", "Follower.ready", drop("led")),
+    Mutant("a store is fed faster than its disk takes it", "Follower.ready", never("is_behind")),
+    Mutant("the owner does not hear what was read", "Follower.ingest", drop("_on_read")),
+    # --- ends of the log ----------------------------------------------------------------------------------------------
+    Mutant("all ticks have the ends of the first", "EndOffsets.end", boolean("_0", "second")),
+    Mutant("a partition that is given up takes the question from the others", "EndOffsets.end", put("_0", "shield")),
+    Mutant("a partition whose leader is silent has no requests", "EndOffsets.end", either("0", "_bounds")),
+    Mutant("a late answer takes a proof back", "EndOffsets.proved", put("_0", "max")),
+    Mutant("an end of an earlier leader counts", "EndOffsets._heard", compare("True", "epoch")),
+    Mutant("a follower that says so leaves the end unproved", "EndOffsets._heard", without("_FOLLOWS")),
+    Mutant("a leader that does not know its end yet proves another", "EndOffsets._heard", value("True", "_FOLLOWS")),
+    Mutant("a proof counts from its last answer", "EndOffsets._heard", put("self._clock.elapsed_s()", "began_s")),
+    Mutant("questions go on when nobody waits for them", "EndOffsets.close", drop("cancel")),
+    # --- logs without ids ---------------------------------------------------------------------------------------------
+    Mutant("any log is the one of a mark", "TopicLog.is_other", compare("False", "mark")),
+    Mutant("retention makes it another log", "TopicLog.is_other", listed("(_1,)", b"")),
+    Mutant("a store of another log is believed", "Follower.open", never("_is_other")),
+    Mutant("a log without id has no mark", "Owner._open", without("mark")),
+    # --- the planner of a process -------------------------------------------------------------------------------------
+    Mutant("a planner goes by what a tick says", "SchedulePlanner._on_tick", put("_0", "tick_second")),
+    Mutant("a planner goes back with a broker's clock", "SchedulePlanner._on_tick", always("_seconds")),
+    Mutant("no tick wakes a planner", "SchedulePlanner._on_tick", drop("set")),
+    Mutant("a planner dates records before the first tick", "SchedulePlanner._serve", drop("wait")),
+    Mutant(
+        "a planner goes by ticks of before it had a partition", "SchedulePlanner._serve", drop("_seconds", "pop", "1/2")
+    ),
+    Mutant(
+        "a partition that always fails is never behind",
+        "SchedulePlanner._serve",
+        restate("_\nself._planned_s[_p2.partition] = self._clock.elapsed_s()", "_failed"),
+    ),
+    Mutant("a partition that another planner has is behind", "SchedulePlanner._serve", drop("_planned_s", "pop")),
+    Mutant("a planner that always fails is never behind", "SchedulePlanner.run", always("_failing_s")),
+    Mutant("a spare planner is behind once it gets a partition", "SchedulePlanner.run", without("_is_idle")),
+    Mutant("a spare planner is behind", "SchedulePlanner._behind_s", without("_is_idle")),
+    Mutant(
+        "the partition that was planned last counts",
+        "SchedulePlanner._behind_s",
+        put("max(_0, default=self._clock.elapsed_s())", "min"),
+    ),
+    Mutant("a fault of a partition is told for ever", "SchedulePlanner._on_planned", drop("_troubles")),
+    Mutant("a planner that plans again is still behind", "SchedulePlanner._on_planned", drop("_failing_s")),
+    Mutant("missing topics are told each time", "SchedulePlanner._run", always("_trouble")),
+    Mutant(
+        "missing topics are looked for without a pause", "SchedulePlanner._run", put("_RETRY_S", "_MISSING_RETRY_S")
+    ),
+    # --- brief seals --------------------------------------------------------------------------------------------------
+    Mutant("compaction may take the seal that a brief one builds on", "key_of_seal", either("b''", "is_brief")),
+    Mutant("seals are read back to any complete one", "SealLog._tail", always("is_brief")),
+    Mutant("a brief seal stays as it is", "SealLog._read", put("_0", "filled")),
+    Mutant("a brief seal builds on one of another second", "brief.shortened", without("last_second_of")),
+    Mutant(
+        "a brief seal says what the one before it has said, whatever holds", "brief.shortened", either("_2", "_said_by")
+    ),
 ]
 
 # Survivors, and why nothing is wrong with that.

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, cast
@@ -23,11 +24,14 @@ from kafka_timers.broker import fetching, seals
 from kafka_timers.broker.bounds import LogBounds
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.fetching import Fetcher
+from kafka_timers.broker.reading import TopicLog
 from kafka_timers.broker.seals import SealLog
 from kafka_timers.core import backlog
 from kafka_timers.core.callbacks import Target
+from kafka_timers.core.changes import Head
 from kafka_timers.core.tick_clock import TickRead, tick_second
 from kafka_timers.core.wire import FORMAT, number_in
+from kafka_timers.errors import BrokerError
 from kafka_timers.runtime.log_reader import LogReader
 from kafka_timers.runtime.metrics import WorkerMetrics
 from kafka_timers.runtime.outlet import Outlet
@@ -36,14 +40,17 @@ from kafka_timers.runtime.targets import TopicLookup
 from kafka_timers.runtime.ticked_clock import TickedClock
 from kafka_timers.runtime.ticks import TickReader
 from kafka_timers.settings import WorkerSettings
+from kafka_timers.worker import alone
 from kafka_timers.worker.damage import destroy
 from kafka_timers.worker.end_offsets import EndOffsets
 from kafka_timers.worker.owner import Owner
+from kafka_timers.worker.placement import Member
 from kafka_timers.worker.prebuild import ByteBudget
 from kafka_timers.worker.replies import KafkaReplies
 from kafka_timers.worker.sender import KafkaSender
 from kafka_timers.worker.shared import Ports
 from kafka_timers.worker.store import TimerStore
+from kafka_timers.worker.stores import head_in
 from simulation.cluster import Brokers, Connection, hosts_of, parsed
 from simulation.disk import Disk, DiskStore, SmallMemory
 from simulation.faults import Faults
@@ -54,7 +61,7 @@ from simulation.network import Network
 # As in `processes.worker`.
 HAND_OVER_S = 2.0
 # Twice as long as there, since a fifth as much runs.
-_HOUSEKEEPING_S, _WATCH_OTHERS_S = 1.0, 5.0
+_HOUSEKEEPING_S, _WATCH_OTHERS_S, _WATCH_LOGS_S = 1.0, 5.0, 5.0
 
 
 @contextmanager
@@ -79,14 +86,24 @@ class DiskStores:
         # A disk whose process was killed goes on in another folder.
         self._data_dir = process.disk.folder
         self._memory = SmallMemory()
+        self.alone: dict[int, int] = {}
+
+    @property
+    def numbers(self) -> list[int]:
+        """The partitions that have a store here."""
+        return sorted(int(each.name) for each in self._data_dir.iterdir()) if self._data_dir.is_dir() else []
 
     def check_room(self, number: int) -> None:
         """Check that the disk has room."""
         self._disk.check()
 
-    def open(self, number: int, log_id: bytes) -> DiskStore:
-        """Open the store of partition *number* of the log *log_id*."""
-        return DiskStore(self._folder(number), b"simulated/%d/%b" % (number, log_id), self._memory, self._disk)
+    def open(self, number: int) -> DiskStore:
+        """Open the store of partition *number*."""
+        return DiskStore(self._folder(number), b"simulated/%d" % number, self._memory, self._disk)
+
+    async def head(self, number: int) -> Head | None:
+        """Return the head of the closed store of partition *number*."""
+        return head_in(partial(self.open, number))
 
     async def close(self, store: TimerStore) -> None:
         """Close *store*, at once: a seed could not tell when a thread has done so."""
@@ -97,8 +114,9 @@ class DiskStores:
         destroy(self._folder(number))
 
     def make_room(self, number: int) -> None:
-        """Remove the store of partition *number*, since the disk is full."""
-        self.destroy(number)
+        """Remove the store of partition *number*, since the disk is full, unless it is the only copy."""
+        if number not in self.alone:
+            self.destroy(number)
 
     def _folder(self, number: int) -> Path:
         return self._data_dir / str(number)
@@ -179,10 +197,11 @@ class Process:
         self._context = copy_context()
         self._context.run(PROCESS.set, name)
         self._ports = self._context.run(self._connect, f"{seed}/{name}" if seed is not None else None, settings)
-        self.run(self._look_up())
+        self.joined = self.run(self._join())
         self.run(self._ports.reader.run())
         self.run(self._ticks.run())
         self.run(self._watch_others())
+        self.run(self._watch_logs())
         self.run(self._keep_house())
 
     def _connect(self, seed: object, settings: dict[str, Any]) -> Ports:
@@ -197,13 +216,11 @@ class Process:
         topics = TopicLookup(cluster, kafka.own, "*", clock)
         self._lookup = topics
         self._ticks = TickReader(cluster, kafka.own.oscillator, self._on_tick)
-        own = {name: Target(1, kafka.topics[name].bytes_max) for name in (kafka.own.rejected, kafka.own.replies)}
-        self._replies = replies = KafkaReplies(
-            cluster, (kafka.own.replies, own[kafka.own.replies]), topics, self.metrics, clock
-        )
+        self._replies = replies = KafkaReplies(cluster, kafka.own.replies, topics, self.metrics, clock)
         bounds = LogBounds(cluster, kafka.own.requests)
         requests = kafka.topics[kafka.own.requests]
         home = Target(requests.partitions, requests.bytes_max)
+        rejected_takes = Target(1, kafka.topics[kafka.own.rejected].bytes_max)
         return Ports(
             settings=configured,
             names=kafka.own,
@@ -211,12 +228,12 @@ class Process:
             reader=reader,
             bounds=bounds,
             ends=EndOffsets(bounds, cluster, kafka.own.requests, lambda: reader.numbers, clock),
-            log_id=lambda: cluster.topic_id(kafka.own.requests),
+            log=TopicLog(cluster, kafka.own.requests),
             seals=SealLog(cluster, kafka.own.sealed),
             new_sender=lambda number: KafkaSender(configured, cluster, number, kafka.own),
             stores=self.stores,
             callback_topics=topics,
-            outlet=Outlet(kafka.own.requests, home, kafka.own.rejected, own[kafka.own.rejected]),
+            outlet=Outlet(kafka.own.requests, home, kafka.own.rejected, rejected_takes),
             history=None,
             replies=replies,
             budget=ByteBudget(configured.arm_bytes),
@@ -235,16 +252,23 @@ class Process:
         self._tasks.append(task)
         return task
 
-    async def _look_up(self) -> None:
-        with suppress(KafkaError):
+    async def _join(self) -> None:
+        with suppress(KafkaError, BrokerError):
             own = self.kafka.own
             await self._cluster.look_up([own.requests, own.sealed, own.oscillator])
+            await alone.look_for(self._ports, [each for each in self.stores.numbers if each not in self.owners])
 
     async def _watch_others(self) -> None:
         while True:
             await asyncio.sleep(_WATCH_OTHERS_S)
             with suppress(KafkaError):
                 await self._cluster.refresh()
+
+    async def _watch_logs(self) -> None:
+        while True:
+            await asyncio.sleep(_WATCH_LOGS_S)
+            with suppress(KafkaError, BrokerError):
+                await alone.watch(self._ports, self.owners)
 
     async def _keep_house(self) -> None:
         while True:
@@ -262,6 +286,11 @@ class Process:
     def give_up(self) -> "asyncio.Task[None]":
         """Give all partitions up, as when the group is rebalanced."""
         return self.own([])
+
+    @property
+    def member(self) -> Member:
+        """What this process tells the group when it joins."""
+        return Member(frozenset(self.owners), dict.fromkeys(self.stores.numbers, 1.0), dict(self.stores.alone))
 
     def own(self, numbers: list[int]) -> "asyncio.Task[None]":
         """Own *numbers* and nothing else, once all that was said before is done."""

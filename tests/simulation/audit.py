@@ -42,6 +42,23 @@ def overtaken_in(records: Mapping[int, Record]) -> set[int]:
     return overtaken
 
 
+def replaced_in(records: Mapping[int, Record]) -> set[int]:
+    """Return the offsets of requests in place of another one that came behind a later request of their id."""
+    replaced: set[int] = set()
+    last: dict[bytes, int] = {}
+    for offset, record in records.items():
+        wish = wish_of(record)
+        if not wish.timer_id or wish.is_cancel:
+            continue
+        first = wish.instead_of
+        if first is not None and last[wish.timer_id] != first:
+            replaced.add(offset)
+        else:
+            # Of one that takes the place of another, the first request counts.
+            last[wish.timer_id] = offset if first is None else first
+    return replaced
+
+
 def is_in_time(record: Record, by: Record) -> bool:
     """Tell whether *by* was appended before an earlier *record* is due."""
     return by.timestamp < wish_of(record).due_ms

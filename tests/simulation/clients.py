@@ -38,6 +38,7 @@ class Wish:
         asks: wants an answer.
         is_refused: no worker may accept it.
         first_ms: UNIX milliseconds of its first append, if a worker has sent it on from there.
+        instead_of: offset of the first request of the timer, if a worker has asked for it again.
     """
 
     second: int = 0
@@ -51,6 +52,7 @@ class Wish:
     asks: bool = False
     is_refused: bool = False
     first_ms: int | None = None
+    instead_of: int | None = None
 
     @property
     def due_ms(self) -> int:

@@ -8,10 +8,12 @@ refused, late or out of date is tried too: numbers of records, epochs, leaders, 
 import asyncio
 import random
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import astuple
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
+from zlib import crc32
 
 from aiokafka.client import CoordinationType
 from aiokafka.errors import (
@@ -35,6 +37,7 @@ from kafka_timers.broker import codes
 from kafka_timers.broker.fetching import Fetched
 from kafka_timers.broker.requests import (
     ApiVersions,
+    EpochEnd,
     Fetch,
     ListOffsets,
     Metadata,
@@ -42,6 +45,7 @@ from kafka_timers.broker.requests import (
     ProduceInTransaction,
 )
 from kafka_timers.broker.transaction_requests import CommitOffsets, CommittedOffsets, EndTransaction, InitProducerId
+from kafka_timers.core.log_identity import mark_of
 from simulation.faults import Faults
 from simulation.kafka import NODES, Kafka
 from simulation.log import Log, Record, View
@@ -64,13 +68,14 @@ class Part(NamedTuple):
     records: Iterator[Record]
     behind: int
     is_large: bool
+    mark: bytes = b""
 
 
-def parsed(data: Part | bytes, aborted: Sequence[Any], position: int, stable: int, end: int) -> Fetched:
+def parsed(data: Part | bytes, aborted: Sequence[Any], position: int, stable: int, end: int, epoch: int) -> Fetched:
     """Stand in for `broker.fetching.parsed`."""
     if isinstance(data, bytes):  # no records
-        return Fetched(iter(()), position, False, stable, end)
-    return Fetched(data.records, data.behind, data.is_large, stable, end)
+        return Fetched(iter(()), position, False, stable, end, epoch)
+    return Fetched(data.records, data.behind, data.is_large, stable, end, epoch, data.mark)
 
 
 class Brokers:
@@ -164,6 +169,8 @@ class Brokers:
             case ListOffsets():
                 faults.maybe("seals_fail" if request.topic == self._kafka.own.sealed else "ends_fail")
                 answer = lambda: self._offsets(node, request)  # noqa: E731
+            case EpochEnd():
+                answer = lambda: self._epoch_end(node, request)  # noqa: E731
             case Fetch():
                 if request.topic == self._kafka.own.requests:
                     faults.maybe("fetch_fails")
@@ -190,8 +197,10 @@ class Brokers:
             # One that was cut off has heard of nothing since.
             old = log.out_of_date.get(node)
             leader, epoch = (node, old.epoch) if old else (log.leader, log.epoch)
-            partitions.append((0, number, leader, epoch, [*NODES], [*NODES], [], {}))
-        return 0, name, b"%b %d" % (name.encode(), found.born), False, partitions, 0, {}
+            in_sync = [leader] if found.is_short else [*NODES]
+            partitions.append((0, number, leader, epoch, [*NODES], in_sync, [], {}))
+        topic_id = b"%b %d" % (name.encode(), found.born) if self._kafka.tells_ids else bytes(16)
+        return 0, name, topic_id, False, partitions, 0, {}
 
     def _described(self, request: DescribeConfigsRequest) -> Any:
         return SimpleNamespace(resources=[self._settings(name, names) for _, name, names in request._resources])
@@ -204,7 +213,7 @@ class Brokers:
             return codes.TOPIC_AUTHORIZATION_FAILED, "", 2, name, []
         policy = "compact" if topic.is_compacted else "delete"
         values = {"max.message.bytes": str(topic.bytes_max), "cleanup.policy": policy}
-        values["message.timestamp.type"] = "LogAppendTime"
+        values |= {"message.timestamp.type": "LogAppendTime", "min.insync.replicas": "2"}
         shown = values if names is None else names
         return 0, "", 2, name, [(key, values[key], False, 5, False, []) for key in shown]
 
@@ -330,6 +339,10 @@ class Brokers:
         ):
             return _INVALID_TIMESTAMP
         if code := self._kafka.refusal(topic, number, len(data), records):
+            if code == _NOT_ENOUGH_REPLICAS and isinstance(request, ProduceInTransaction):
+                # The leader has the partition join before it looks at the replicas.
+                with suppress(BrokerResponseError):
+                    self._kafka.of(request.transactional_id, batch.producer_epoch, joins=(topic, number))
             return code
         log = self._kafka.logs[topic, number]
         if node != log.leader:
@@ -354,11 +367,26 @@ class Brokers:
     def _offsets(self, node: int, request: ListOffsets) -> Any:
         return SimpleNamespace(topics=[(request.topic, [self._bound(node, request, at) for at in request.numbers], {})])
 
+    def _epoch_end(self, node: int, request: EpochEnd) -> Any:
+        log = self._kafka.logs[request.topic, request.number]
+        view, code = log.view(node), 0
+        if view is None:
+            code = codes.NOT_LEADER
+        elif request.current_epoch != view.epoch:
+            is_old = request.current_epoch < view.epoch
+            code = codes.FENCED_LEADER_EPOCH if is_old else codes.UNKNOWN_LEADER_EPOCH
+        end = view.end if view and view.epoch < log.epoch else log.kept(request.epoch)
+        return SimpleNamespace(topics=[(request.topic, [(code, request.number, request.epoch, end, {})], {})])
+
     def _bound(self, node: int, request: ListOffsets, number: int) -> tuple[Any, ...]:
-        view = self._kafka.logs[request.topic, number].view(node)
+        log = self._kafka.logs[request.topic, number]
+        view = log.view(node)
         if view is None:
             return number, codes.NOT_LEADER, -1, -1, -1, {}
         offset, epoch = view.stable if request.is_committed else view.end, view.epoch
+        if request.moment >= 0:
+            records = log.records[view.start : offset]
+            offset = next((each.offset for each in records if each.timestamp >= request.moment), -1)
         if request.moment == request.START:
             # The epoch is that of the first record.
             offset, epoch = self._start(request.topic, view), 0
@@ -402,7 +430,11 @@ class Brokers:
         count = self._rng.randint(1, 5) if self._rng else self.records_max
         behind = max(min(stable, position + count), position)
         is_large = self._rng is not None and behind < stable and self._rng.random() < 0.5
-        return Part(log.committed(position, behind), behind, is_large)
+        mark = b""
+        if behind > position:
+            first = log.records[position]
+            mark = mark_of(position, first.timestamp, crc32(first.value or b""))
+        return Part(log.committed(position, behind), behind, is_large, mark)
 
 
 class Connection:

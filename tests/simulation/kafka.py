@@ -3,6 +3,7 @@ The model of Kafka: three brokers, the logs of all topics, and the coordinator o
 
     init       shuts out the last producer of the transactional id, and aborts its open transaction
     append     of a producer that was shut out is refused
+    short      a topic that lacks replicas takes no markers either: the transactions that it has joined end with it
     end        a commit is decided at once, and becomes readable a moment later, in each partition for itself; until
                then the next init of that id has to wait, so the new one can read all that was committed before
 
@@ -25,6 +26,7 @@ from simulation.offsets import Offsets
 NODES = (1, 2, 3)
 _INVALID_RECORD, _NOT_ENOUGH_REPLICAS = 87, 19
 _ROOMY_BYTES = 1_048_588
+_MARKED_AGAIN_S = 0.1
 
 
 @dataclass(slots=True)
@@ -70,6 +72,7 @@ class Kafka:
         offsets: of consumer groups, whose coordinator may be another broker.
         timeout_s: the limit of the workers' transactions.
         transaction_version: of the protocol of transactions.
+        tells_ids: whether brokers tell the ids of topics.
         identities: producer id and epoch by transactional id.
     """
 
@@ -85,6 +88,7 @@ class Kafka:
         self.offsets = Offsets(NODES[0])
         self.timeout_s = 10.0
         self.transaction_version = 2
+        self.tells_ids = True
         self.ahead_s: dict[int, float] = {}
         self.identities: dict[str, tuple[int, int]] = {}
         self._given = 0
@@ -152,7 +156,7 @@ class Kafka:
         Without a name it is a producer without transactions; None while a commit is not complete yet.
         """
         transaction = self._open.get(name or "")
-        if transaction is not None and transaction.phase is Phase.PREPARED:
+        if transaction is not None and transaction.phase is not Phase.OPEN:
             return None
         if name not in self.identities:
             self._given += 1
@@ -165,6 +169,8 @@ class Kafka:
             self._renewed.pop(name, None)
         if transaction is not None:
             self.abort(transaction)
+            if name in self._open:
+                return None
         return identity
 
     def renew(self, name: str, identity: tuple[int, int]) -> tuple[int, int] | None:
@@ -200,7 +206,7 @@ class Kafka:
         if self.identities[name][1] != epoch:
             raise InvalidProducerEpoch
         transaction = self._open.get(name)
-        if transaction is not None and transaction.phase is Phase.PREPARED:
+        if transaction is not None and transaction.phase is not Phase.OPEN:
             raise ConcurrentTransactions
         if transaction is None:
             if joins is None:
@@ -241,7 +247,7 @@ class Kafka:
         if epoch != current:
             raise InvalidProducerEpoch
         transaction = self._open.get(name)
-        if transaction is not None and transaction.phase is Phase.PREPARED:
+        if transaction is not None and transaction.phase is not Phase.OPEN:
             raise ConcurrentTransactions
         if transaction is not None:
             (self.commit if is_commit else self.abort)(transaction)
@@ -259,24 +265,34 @@ class Kafka:
     def commit(self, transaction: Transaction) -> None:
         """Commit *transaction*: decided now, readable a moment later."""
         transaction.phase = Phase.PREPARED
-        left = dict(transaction.logs)
-
-        def mark(log: Log) -> None:
-            log.mark(transaction, self.now_ms)
-            del left[log]
-            if not left:
-                self._close(transaction, Phase.COMMITTED)
-
-        for log in transaction.logs:
-            self._loop.outside(self._marker_lag_s(), mark, log)
-        if not left:
-            self._close(transaction, Phase.COMMITTED)
+        self._mark(transaction, Phase.COMMITTED, self._marker_lag_s)
 
     def abort(self, transaction: Transaction) -> None:
         """Abort *transaction*."""
-        self._close(transaction, Phase.ABORTED)
-        for log in transaction.logs:
+        transaction.phase = Phase.ABORTED
+        self._mark(transaction, Phase.ABORTED, lambda: 0.0)
+
+    def _mark(self, transaction: Transaction, phase: Phase, lag_s: Callable[[], float]) -> None:
+        """Write the markers of *transaction*; it has ended once all are there."""
+        left = {self.logs[at]: None for at in sorted(transaction.joined & self.logs.keys())} | transaction.logs
+
+        def mark(log: Log) -> None:
+            if self.topics[log.topic].is_short and self.topics[log.topic].exists:
+                self._loop.outside(_MARKED_AGAIN_S, mark, log)
+                return
             log.mark(transaction, self.now_ms)
+            del left[log]
+            if not left:
+                self._close(transaction, phase)
+
+        for log in list(left):
+            lagging_s = lag_s()
+            if lagging_s or phase is Phase.COMMITTED:
+                self._loop.outside(lagging_s, mark, log)
+            else:
+                mark(log)
+        if not left:
+            self._close(transaction, phase)
 
     def _close(self, transaction: Transaction, phase: Phase) -> None:
         transaction.phase = phase

@@ -100,6 +100,8 @@ class Log:
     def __init__(self, topic: str, number: int, leader: int, changed: Callable[[], None]) -> None:
         self.topic, self.number = topic, number
         self._leader, self.epoch = leader, 0
+        # The first offset of each later epoch.
+        self._begins: dict[int, int] = {}
         self.records: list[Record] = []
         self.start = 0
         self.open: dict[Transaction, int] = {}
@@ -118,8 +120,23 @@ class Log:
 
     @leader.setter
     def leader(self, node: int) -> None:
-        self.epoch += node != self._leader
+        if node != self._leader:
+            self.epoch += 1
+            self._begins[self.epoch] = self.end
         self._leader = node
+
+    def kept(self, epoch: int) -> int:
+        """Return the offset behind the records of *epoch* and of those before."""
+        return min([first for later, first in self._begins.items() if later > epoch], default=self.end)
+
+    def cut(self, end: int, successor: int) -> None:
+        """Have broker *successor* lead it, which was not in sync: it has the records below offset *end*."""
+        del self.records[end:], self._stable_at[end:]
+        self.open = {transaction: first for transaction, first in self.open.items() if first < end}
+        # Epochs of which nothing is left end where they began.
+        self._begins = {epoch: min(first, end) for epoch, first in self._begins.items()}
+        self.leader = successor
+        self._changed()
 
     @property
     def end(self) -> int:

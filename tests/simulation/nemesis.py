@@ -216,7 +216,7 @@ class Nemesis:
         """Remove the moody topic, have it refuse records that its settings allow, or have its replicas be away."""
         topic = self._kafka.topics[MOODY]
         setattr(topic, *self._rng.choice((("exists", False), ("refuses", True), ("is_short", True))))
-        self._loop.outside(self._rng.choice((0.5, 2.0, 6.0)), self._mend_topic)
+        self._loop.outside(self._rng.choice((0.5, 2.0, 6.0, 15.0)), self._mend_topic)
 
     def _mend_topic(self) -> None:
         topic = self._kafka.topics[MOODY]

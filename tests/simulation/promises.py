@@ -11,7 +11,16 @@ from dataclasses import dataclass, replace
 from batches import digest_of_batches
 
 from kafka_timers.core.wire import REQUEST_HEADER, Future, Reply, Sealed, last_second_of
-from simulation.audit import PromiseError, audit, check_proof, followers_of, is_in_time, overtaken_in, wish_of
+from simulation.audit import (
+    PromiseError,
+    audit,
+    check_proof,
+    followers_of,
+    is_in_time,
+    overtaken_in,
+    replaced_in,
+    wish_of,
+)
 from simulation.clients import BEYOND, CALM, COMPACTED, NOWHERE, OWN, Stray, Wish
 from simulation.kafka import Kafka
 from simulation.log import Record
@@ -86,7 +95,7 @@ def found_in(kafka: Kafka) -> list[Found]:
         records = {record.offset: record for record in kafka.requests(number).committed()}
         sealed = [record.value or b"" for record in kafka.sealed(number).committed()]
         seals = [Sealed.FromString(value) for value in sealed]
-        behind = overtaken_in(records)
+        behind = overtaken_in(records) | replaced_in(records)
         overtaken = {offset: records.pop(offset) for offset in behind}
         found.append(
             Found(
@@ -118,7 +127,13 @@ def sent_on(kafka: Kafka) -> dict[tuple[int, int], list[tuple[int, Record]]]:
         for record in records.values():
             if isinstance(record.about, Stray) or (isinstance(record.about, Wish) and record.about.first_ms is None):
                 continue
-            first = Future.FromString(record.value or b"").forwarded
+            future = Future.FromString(record.value or b"")
+            if future.HasField("insteadOf"):
+                at, offset = _parts(future.insteadOf.request)
+                wish, second = wish_of(logs[at][offset]), int(record.key or b"")
+                record.about = replace(wish, second=second, millis=0, asks=False, instead_of=offset)
+                continue
+            first = future.forwarded
             stray = logs[first.fromPartition][first.fromOffset].about
             assert isinstance(stray, Stray)
             record.about = replace(stray.wish, first_ms=first.appendedMs)
@@ -177,6 +192,7 @@ def check(found: Found) -> None:
     if sent_on != sum(callback.is_forwarded for callback in found.callbacks):
         raise PromiseError(f"P8: the seals tell of {sent_on} records that were sent on")
     every = sorted((records | found.overtaken).values(), key=lambda record: record.offset)
+    check_set_aside(found)
     check_batches(found)
     check_proof(found.number, every, found.sealed, is_cut=found.is_cut)
     done_by = audit(
@@ -250,6 +266,18 @@ def check_batches(found: Found) -> None:
                 raise PromiseError(f"P8: {sent.topic} has not what was sent with the seal of {seal.end_ms}")
     if any(came.values()):
         raise PromiseError(f"P8: callbacks of partition {found.number} came with no seal")
+
+
+def check_set_aside(found: Found) -> None:
+    """Check that another request has taken the place of each that was rejected since its topic was unavailable (P1)."""
+    aside: Counter[int] = Counter()
+    for callback in found.callbacks:
+        if callback.is_reject and dict(callback.record.headers).get("timer-rejected-reason") == b"topic-unavailable":
+            wish = wish_of(found.records[callback.offset])
+            aside[callback.offset if wish.instead_of is None else wish.instead_of] += 1
+    wishes = [wish_of(record) for record in (found.records | found.overtaken).values()]
+    if aside != Counter(wish.instead_of for wish in wishes if wish.instead_of is not None):
+        raise PromiseError(f"P1: another request takes the place of {aside}, but not always")
 
 
 def _may_be_rejected(wish: Wish) -> bool:

@@ -220,18 +220,18 @@ def test_an_offset_is_believed_of_no_coordinator_of_before(scene: Scene, version
         await commit(first, 5)
         scene.kafka.offsets.cut_off(2)
         await second.start()
-        assert await second.committed("theirs", 0) == 5
+        assert await second.committed("theirs", 0) == (5, -1)
         await commit(second, 9)
         # The answer to a question for the offset alone, by the first one that finds it.
         believing = [GroupOffsets(scene.cluster(), "g", 10.0, "lane") for _ in range(3)]
-        assert 5 in [await offsets.committed("theirs", 0) for offsets in believing]
+        assert (5, -1) in [await offsets.committed("theirs", 0) for offsets in believing]
         scene.kafka.offsets.told_by_former.clear()
         # So that each broker is asked first once where the coordinator is.
         third_cluster = third._cluster
         for _ in range(begun):
             await third_cluster.refresh()
         await third.start()
-        assert await third.committed("theirs", 0) == 9
+        assert await third.committed("theirs", 0) == (9, -1)
         assert scene.kafka.offsets.told_by_former == []
 
     scene.loop.run_until_complete(ask())
@@ -256,7 +256,7 @@ def test_an_offset_is_proved_anew_when_the_coordinator_changes_in_between(scene:
             aborted.append(scene.kafka.offsets.coordinator)
 
         producer.abort = moving  # type: ignore[method-assign]
-        assert await producer.committed("theirs", 0) == 5
+        assert await producer.committed("theirs", 0) == (5, -1)
         assert aborted == [2, 2]
 
     scene.loop.run_until_complete(ask())
@@ -279,9 +279,9 @@ def test_offsets_are_committed_and_told_when_any_answer_is_lost(scene: Scene, ve
             scene.network.loses = lambda answers=answers, lost=lost: next(answers, None) == lost
             offsets, before = producer._offsets, producer.coordinator.identity
             await commit(producer, lost)
-            assert producer.coordinator.identity != before or not offsets.unanswered
-            has_lost_one.add(offsets.unanswered > 0)
-            assert await producer.committed("theirs", 0) == lost
+            assert producer.coordinator.identity != before or not offsets.link.unanswered
+            has_lost_one.add(offsets.link.unanswered > 0)
+            assert await producer.committed("theirs", 0) == (lost, -1)
         assert has_lost_one == {True, False}
 
     scene.loop.run_until_complete(ask())

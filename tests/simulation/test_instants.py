@@ -5,6 +5,7 @@ from unittest import mock
 import pytest
 
 from kafka_timers.core.routing import hash_of
+from kafka_timers.core.wire import Condition
 from simulation import faults
 from simulation.promises import found_in
 from simulation.told import told
@@ -115,6 +116,43 @@ def test_a_takeover_within_a_second_fires_the_rest_of_it() -> None:
         story.finish()
         assert [number for number, _ in story.fired()] == [0, 1, 2, 3]
         assert story.fired()[1][1] < 3.31
+
+
+def test_a_second_of_many_moments_says_once_who_fires() -> None:
+    with told() as story:
+        story.start("a", 0)
+        for millis in (0, 300, 350, 400, 900):
+            story.request(3, millis=millis)
+        story.request(4, millis=100)
+        story.finish()
+        seals = [seal for seal in found_in(story.kafka)[0].seals if seal.fired]
+        assert [bool(seal.worker and seal.log) for seal in seals] == [True, *[False] * 4, True]
+        assert max(seal.ByteSize() for seal in seals if not seal.worker) < 160
+
+
+@pytest.mark.parametrize("is_compacted", [True, False])
+def test_what_a_second_has_said_once_outlasts_compaction_and_the_loss_of_the_store(is_compacted: bool) -> None:
+    """
+    The next owner has no store. Only the whole seal of the second names the request that is to be ignored: the one seal
+    of its key that compaction has left, or the last one before many others.
+    """
+    with told() as story:
+        a = story.start("a", 0)
+        story.request(3, timer_id=b"a")
+        moments = range(200, 600, 10)
+        for millis in moments:
+            story.request(3, millis=millis)
+        story.until(3.1)
+        story.request(9, timer_id=b"a", more={"condition": Condition.IF_ABSENT})
+        story.until(3.555)
+        last = found_in(story.kafka)[0].seals[-1]
+        assert (last.fired, last.worker, [*last.ignored]) == (1, "", [])
+        story.world.group.kill(a)
+        if is_compacted:
+            story.world.nemesis.compact()
+        story.start("b", 0)
+        story.until(12)
+        assert [number for number, _ in story.fired()] == [*range(1 + len(moments))]
 
 
 def test_a_cancel_that_was_appended_before_the_millisecond_is_waited_for() -> None:

@@ -157,7 +157,7 @@ def test_a_worker_that_finds_a_store_of_its_own_locked_ends_itself() -> None:
     """No retry mends it, and others can take over its partitions."""
     with told() as story:
         a = story.start("a")
-        left_open = a.stores.open(0, b"timer-request 0")
+        left_open = a.stores.open(0)
         a.own([0])
         story.until(1)
         assert a.gave_up
@@ -195,6 +195,22 @@ def test_a_topic_for_rejects_whose_limit_was_lowered_costs_one_takeover_and_gets
         assert worker.owners[0].problem() is None
         story.finish()
         assert [offset for offset, _ in story.fired()] == [1]
+
+
+def test_a_topic_for_answers_that_is_there_again_gets_them_within_seconds() -> None:
+    with told() as story:
+        story.start("a", 0)
+        own = story.kafka.own.replies
+        story.until(2)
+        gone = story.kafka.topics.pop(own)
+        story.cancel(b"nobody hears of it")
+        story.until(4)
+        story.kafka.topics[own] = gone
+        story.until(10)
+        assert story.answers() == []
+        story.cancel(b"answered")
+        story.until(12)
+        assert story.answers() == ["UNKNOWN"]
 
 
 def test_a_disk_that_is_full_for_a_while_loses_and_repeats_nothing() -> None:
@@ -445,17 +461,3 @@ def test_an_answer_that_came_after_the_question_for_the_owner_is_not_confirmed_b
         story.world.group.members.remove(a)
         a.give_up()
         story.finish()
-
-
-def test_a_log_that_begins_above_the_oldest_pending_request_is_read_from_its_begin() -> None:
-    with told() as story:
-        a = story.start("a", 0)
-        story.request(20)
-        story.request(9)
-        story.until(4)
-        story.world.group.kill(a, keeps=False, for_s=0.5)
-        story.kafka.requests(0).start = 1
-        story.until(4.6)
-        story.world.group.members[0].own([0])
-        story.until(10)
-        assert [number for number, _ in story.fired()] == [1]

@@ -9,7 +9,7 @@ import pytest
 from aiokafka.errors import KafkaConnectionError, KafkaTimeoutError, OffsetOutOfRangeError, RequestTimedOutError
 
 from kafka_timers.adapters.commands import SourceRecord
-from kafka_timers.adapters.source import SourceLog
+from kafka_timers.adapters.source import CutError, SourceLog
 from kafka_timers.broker.bounds import LogBounds
 from kafka_timers.broker.cluster import Cluster, Leader
 from kafka_timers.broker.requests import ListOffsets, Metadata
@@ -84,6 +84,46 @@ def test_a_leader_of_before_is_not_believed_again(scene: Scene) -> None:
     for _ in NODES:
         scene.loop.run_until_complete(scene.cluster.refresh())
         assert scene.cluster.leader(log.topic, 0) == Leader(log.leader, log.epoch) != Leader(before, 0)
+
+
+def test_what_a_log_has_kept_is_told_by_a_leader_of_no_earlier_epoch(scene: Scene) -> None:
+    log, bounds = scene.kafka.requests(0), LogBounds(scene.cluster, scene.kafka.own.requests)
+    scene.write(b"a", b"b")
+    scene.elect(log)
+    # The leader that is known ends below the records that were read under its successor.
+    scene.write(b"c")
+    assert scene.loop.run_until_complete(bounds.kept(0, log.epoch)) == 3
+    log.cut(1, successor=3)
+    scene.write(b"d", b"e", b"f")
+    kept = [scene.loop.run_until_complete(bounds.kept(0, epoch)) for epoch in (-1, 0, 1, 2)]
+    assert kept == [4, 1, 1, 4]
+
+
+def test_a_log_in_which_no_epoch_is_as_late_has_kept_nothing(scene: Scene) -> None:
+    """It was made anew, and no id tells it. Where one tells that it is the same topic, its leader is out of date."""
+    bounds = LogBounds(scene.cluster, scene.kafka.own.requests)
+    scene.write(b"a", b"b")
+    with pytest.raises(KafkaTimeoutError):
+        scene.loop.run_until_complete(bounds.kept(0, 5))
+    with mock.patch.object(Cluster, "topic_id", return_value=b""):
+        assert scene.loop.run_until_complete(bounds.kept(0, 5)) == 0
+
+
+def test_a_door_does_not_pass_over_what_came_after_an_unclean_election(scene: Scene) -> None:
+    """The log has grown beyond what was read of it before it was cut."""
+    log, source = scene.kafka.requests(0), scene.source(0)
+    scene.write(b"a", b"b", b"c")
+    assert [record.key for record in scene.loop.run_until_complete(source.take(10))] == [b"a", b"b", b"c"]
+    log.cut(1, successor=3)
+    scene.write(b"d", b"e", b"f", b"g")
+    with pytest.raises(CutError, match=r"has lost its records from offset 1 on, as in an unclean election, .* up to 3"):
+        scene.loop.run_until_complete(source.take(10))
+    # It is told again to a reader that comes later, by the epoch that was kept beside its offset.
+    later = SourceLog(scene.cluster, log.topic, 0, 3, "later", source.epoch)
+    with pytest.raises(CutError):
+        scene.loop.run_until_complete(later.take(10))
+    after = SourceLog(scene.cluster, log.topic, 0, 1, "after", source.epoch)
+    assert [record.key for record in scene.loop.run_until_complete(after.take(10))] == [b"d", b"e", b"f", b"g"]
 
 
 def test_an_end_stops_at_an_open_transaction_also_below_acknowledged_records(scene: Scene) -> None:

@@ -3,9 +3,11 @@
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from kafka_timers.core.wire import Reply, last_second_of
+from kafka_timers.worker.placement import spread
 from simulation.assembly import Process
 from simulation.clients import Wish, ask
 from simulation.log import Record, Transaction
@@ -37,15 +39,45 @@ class Story:
     async def _begin(self) -> None:
         self.world.begin()
 
+    @property
+    def now_s(self) -> float:
+        """Seconds since the beginning."""
+        return self._loop.wall_s - EPOCH_S
+
     def until(self, moment_s: float) -> None:
         """Let everything run until *moment_s*."""
         self._loop.run_until_complete(_sleep(moment_s - self._loop.time()))
+
+    def join(self, host: str) -> Process:
+        """Start a worker that joins the group, which then assigns the partitions."""
+        process = self.world.group.start(host)
+        self.rebalance()
+        return process
+
+    def leave(self, process: Process) -> None:
+        """Stop *process*; its disk stays."""
+        self._loop.run_until_complete(asyncio.wait([process.give_up()]))
+        self.world.group.members.remove(process)
 
     def start(self, host: str, *numbers: int) -> Process:
         """Start a worker that owns *numbers*."""
         process = self.world.group.start(host)
         process.own(list(numbers))
         return process
+
+    def rebalance(self) -> None:
+        """Assign the partitions to the members as the workers' group does."""
+        self._loop.run_until_complete(self._rebalance())
+
+    async def _rebalance(self) -> None:
+        members = {process.name: process for process in self.world.group.members}
+        told = {name: process.member for name, process in members.items()}
+        await asyncio.wait([process.joined for process in members.values()])
+        await asyncio.wait([process.give_up() for process in members.values()])
+        # Members tell of their stores once they have given up what they own.
+        told = {name: replace(process.member, owns=told[name].owns) for name, process in members.items()}
+        for name, numbers in spread(len(self.world.group.ticks), told).items():
+            members[name].own(numbers)
 
     def request(
         self, second: int, *, number: int = 0, transaction: Transaction | None = None, more: Any = None, **wish: Any

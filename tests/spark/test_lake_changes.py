@@ -183,7 +183,7 @@ def audited(
         frame = constant(spark, [[row[name] for name in table.columns.names] for row in rows], table.columns)
         append(frame, root, table)
     append(constant(spark, rejected, REJECTED.columns), root, REJECTED)
-    positions = [("timer-request", number, 10**12, 1, None) for number in range(PARTITIONS)]
+    positions = [("timer-request", number, 10**12, 1, None, None) for number in range(PARTITIONS)]
     append(constant(spark, positions, POSITIONS.columns), root, POSITIONS)
     columns = (
         "topic string, partition int, offset bigint, timestamp timestamp, timestampType int, key binary, "

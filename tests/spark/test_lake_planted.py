@@ -700,7 +700,7 @@ def landed(spark: SparkSession, root: str, histories: Iterable[History]) -> None
         for at, of in enumerate(each.rejected)
     ]
     append(constant(spark, rejected, REJECTED.columns), root, REJECTED)
-    positions = [("timer-request", each.number, FENCE, 1, None) for each in histories]
+    positions = [("timer-request", each.number, FENCE, 1, None, None) for each in histories]
     append(constant(spark, positions, POSITIONS.columns), root, POSITIONS)
 
 

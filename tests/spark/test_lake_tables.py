@@ -12,10 +12,22 @@ from pyspark.sql import SparkSession
 from pyspark.testing import assertDataFrameEqual
 
 from kafka_timers.lake.schema import BUCKETS, POSITIONS, REJECTED, REQUESTS, SEALS, Table
-from kafka_timers.lake.tables import append, constant, create, path_of, read, read_positions, read_topic_ids, root_of
+from kafka_timers.lake.tables import (
+    CONSTANT_ROWS_MAX,
+    append,
+    constant,
+    create,
+    keeping,
+    path_of,
+    read,
+    read_epochs,
+    read_positions,
+    read_topic_ids,
+    root_of,
+)
 from kafka_timers.settings import LakeSettings
 
-COLUMNS = "topic string, partition int, position bigint, landed_s bigint, topic_id string"
+COLUMNS = "topic string, partition int, position bigint, landed_s bigint, topic_id string, leader_epoch int"
 
 
 @pytest.fixture
@@ -62,28 +74,38 @@ def test_a_table_is_made_as_it_is_told_and_stays(spark: SparkSession, root: str,
 
 def test_rows_appended_again_under_their_version_are_there_once(spark: SparkSession, root: str) -> None:
     rows = [
-        ("timer-request", 0, 5, 100, "a"),
-        ("timer-request", 1, 7, 100, "a"),
-        ("timer-sealed", 0, 900, 100, None),
+        ("timer-request", 0, 5, 100, "a", 3),
+        ("timer-request", 1, 7, 100, "a", None),
+        ("timer-sealed", 0, 900, 100, None, None),
     ]
     for at in range(3):
         append(spark.createDataFrame(rows, COLUMNS), root, POSITIONS, "landing", min(at, 1))
-    last = ("timer-request", 0, 4, 101, "b")
+    last = ("timer-request", 0, 4, 101, "b", 2)
     append(spark.createDataFrame([last], COLUMNS), root, POSITIONS)
     wanted = spark.createDataFrame([*rows, *rows, last], COLUMNS)
     assertDataFrameEqual(read(spark, root, POSITIONS), wanted)
     assert read_positions(spark, root, "timer-request") == {0: 5, 1: 7}
     assert read_topic_ids(spark, root) == {"timer-request": "b"}
+    assert read_epochs(spark, root) == {"timer-request": {0: (5, 3)}}
 
 
 def test_rows_that_several_append_at_once_under_one_version_are_there_once(spark: SparkSession, root: str) -> None:
     """None of them fails, because the rows are there."""
     create(spark, root, POSITIONS)
-    rows = constant(spark, [("t", 0, 5, 0, "a")], COLUMNS)
+    rows = constant(spark, [("t", 0, 5, 0, "a", 0)], COLUMNS)
     with ThreadPoolExecutor(4) as threads:
         for version in range(3):
             list(threads.map(lambda _, version=version: append(rows, root, POSITIONS, "writer", version), range(4)))
             assert read(spark, root, POSITIONS).count() == version + 1
+
+
+@pytest.mark.parametrize("count", [0, 3, CONSTANT_ROWS_MAX + 1])
+def test_few_or_many_rows_that_are_kept_stay_the_same(spark: SparkSession, count: int) -> None:
+    """Also where a struct is null whose fields cannot be."""
+    seal = "if(id = 1, null, named_struct('end_ms', id, 'fence', 5L)) AS seal"
+    rows = spark.range(count).selectExpr("id", seal, "X'00ff' AS value", "map('name', array(id)) AS named")
+    with keeping() as keep:
+        assert sorted(keep(rows).collect()) == sorted(rows.collect())
 
 
 def test_functions_in_python_run_without_reading_archives_of_spark(spark: SparkSession) -> None:

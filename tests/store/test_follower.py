@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from at_once import at_once
 
 from kafka_timers.core.changes import Changes
 from kafka_timers.core.contents import Contents
@@ -18,7 +19,7 @@ from kafka_timers.core.sums import ReadSums, sum_of
 from kafka_timers.core.wire import Future, Sealed
 from kafka_timers.runtime.metrics import WorkerMetrics
 from kafka_timers.testing import ManualClock
-from kafka_timers.worker.faults import FaultError, RequestLogError, StoreBehindError
+from kafka_timers.worker.faults import FaultError, LogCutError, StoreBehindError
 from kafka_timers.worker.follower import Follower
 from kafka_timers.worker.store import TimerStore
 from kafka_timers.worker.stores import StoreFolders
@@ -73,6 +74,8 @@ class Followed:
         self.stores = StoreFolders(folder, "cluster/timer-request", partition.get("horizon_s", 0))
         self.topics, self.metrics = Wanted(), WorkerMetrics()
         self.told: list[Changes] = []
+        # What the log has kept of each leader epoch.
+        self.kept_to: dict[int, int] = {}
         self.clock = ManualClock(1_000.0)
         self.follower = Follower(
             Partition(0, **partition),
@@ -82,8 +85,16 @@ class Followed:
             topics=self.topics,
             metrics=self.metrics,
             clock=self.clock,
+            kept=self._kept,
+            is_other=self._is_other,
             on_read=self.told.append,
         )
+
+    async def _is_other(self, known: bytes) -> bool:
+        return False
+
+    async def _kept(self, epoch: int) -> int:
+        return self.kept_to[epoch]
 
     @property
     def partition(self) -> Partition:
@@ -117,7 +128,7 @@ def follow(tmp_path: Path) -> Iterator[Callable[..., Followed]]:
     def follow(seals: Sequence[Sealed] = (), end: int = 1_000, **partition: int) -> Followed:
         followed = Followed(tmp_path, **partition)
         opened.append(followed)
-        followed.follower.open(seals, 0, end, None)
+        at_once(followed.follower.open(seals, 0, end, None))
         return followed
 
     yield follow
@@ -157,6 +168,23 @@ class Refusing:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_a_store_that_is_the_only_copy_is_not_dropped_to_read_the_log_again(
+    follow: Follow, tmp_path: Path, is_alone: bool
+) -> None:
+    before = follow()
+    before.follower.ingest([asked(0), asked(1), asked(2)], 3)
+    asyncio.run(before.follower.close())
+    after = Followed(tmp_path)
+    after.stores.alone = {0: 3} if is_alone else {}
+    try:
+        at_once(after.follower.open([], 2, 1_000, 1))
+        assert after.offsets() == ([0, 1, 2] if is_alone else [])
+        assert after.partition.lost == (range(0) if is_alone else range(2))
+    finally:
+        asyncio.run(after.follower.close())
 
 
 # --- feeding ---------------------------------------------------------------------------------------------------------
@@ -360,7 +388,7 @@ def test_a_store_that_has_read_beyond_the_log_is_emptied(follow: Follow) -> None
 
 
 def test_a_log_that_ends_below_fired_requests_is_not_followed(follow: Follow) -> None:
-    with pytest.raises(RequestLogError, match="ends at offset 5, below 7 up to which it has been fired"):
+    with pytest.raises(LogCutError, match="from offset 5 on, as in an unclean election, and has been fired up to 7"):
         follow([Sealed(end_ms=51_000, fence=7)], end=5)
 
 
@@ -377,6 +405,22 @@ async def test_a_waiting_caller_gets_the_first_error(follow: Follow) -> None:
         followed.follower.check()
 
 
+# --- a log that another broker leads ---------------------------------------------------------------------------------
+
+
+async def test_records_of_another_leader_are_taken_if_it_has_what_was_read_before(follow: Follow) -> None:
+    followed = follow()
+    followed.kept_to = {-1: 0}
+    await followed.follower.ready(4)
+    followed.follower.ingest([], 9)
+    followed.kept_to = {4: 9}
+    await followed.follower.ready(6)
+    followed.kept_to = {6: 8}
+    # It has lost offset 8, and has another record there.
+    with pytest.raises(LogCutError, match="from offset 8 on, as in an unclean election, of which 1 had been read"):
+        await followed.follower.ready(7)
+
+
 # --- a disk that is slow ---------------------------------------------------------------------------------------------
 
 
@@ -384,7 +428,7 @@ async def test_new_requests_wait_for_a_slower_disk(follow: Follow, monkeypatch: 
     first = follow()
     behind = [True, True, False]
     monkeypatch.setattr(TimerStore, "is_behind", property(lambda _: behind.pop(0)))
-    await first.follower.ready()
+    await first.follower.ready(-1)
     assert behind == []
 
 
@@ -396,4 +440,4 @@ async def test_a_disk_that_takes_nothing_for_long_is_a_fault_and_no_endless_wait
     monkeypatch.setattr(first.clock, "elapsed_s", lambda: next(looks))
     monkeypatch.setattr(TimerStore, "is_behind", True)
     with pytest.raises(StoreBehindError, match="has taken nothing for 10 s"):
-        await first.follower.ready()
+        await first.follower.ready(-1)

@@ -58,7 +58,7 @@ async def test_no_store_holds_up_the_process_when_its_disk_is_full(
     if not looks_ahead:
         monkeypatch.setattr(room, "_RESERVE_SHARE", 0.0)
     folders = StoreFolders(disk.folder, "identity", 0)
-    stores = [folders.open(number, b"log") for number in range(4)]
+    stores = [folders.open(number) for number in range(4)]
     gaps_s, over = list[float](), asyncio.Event()
 
     async def beat() -> None:
@@ -113,7 +113,7 @@ def test_each_partition_is_judged_by_the_disk_that_its_folder_is_on(disk: SmallD
 def test_a_store_that_was_dropped_waits_for_as_much_room_as_it_had(disk: SmallDisk) -> None:
     """With less it would fill the disk anew, and all that it reads meanwhile would be in vain."""
     stores = StoreFolders(disk.folder, "identity", 0)
-    store = stores.open(0, b"log")
+    store = stores.open(0)
     for first in range(0, 2_000, 100):
         store.write(rows(first, 100))
     store.close()
@@ -127,7 +127,7 @@ def test_a_store_that_was_dropped_waits_for_as_much_room_as_it_had(disk: SmallDi
     stores.check_room(1)
     other.write_bytes(bytes(8 * MIB))
     stores.check_room(0)
-    stores.open(0, b"log").close()
+    stores.open(0).close()
     other.write_bytes(bytes(16 * MIB))
     # It is there again.
     stores.check_room(0)

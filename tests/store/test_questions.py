@@ -17,6 +17,7 @@ import pytest
 import trustme
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from at_once import at_once
 from law_cases import Record
 
 from kafka_timers.clock import HostClock
@@ -43,6 +44,14 @@ BEGIN_S = 1_900_000_000
 APPENDED_MS = 5_000
 
 
+async def nobody_asks(epoch: int) -> int:
+    raise AssertionError(f"what is kept of epoch {epoch}?")
+
+
+async def nobody_tells(known: bytes) -> bool:
+    return False
+
+
 class NoTopics:
     """Stands for the knowledge of callback topics, which nobody asks for here."""
 
@@ -62,7 +71,7 @@ class Service:
         self.stores = StoreFolders(folder, "cluster/timer-request", 0)
         self.followers = [self._follower(number) for number in range(PARTITIONS)]
         for follower in self.followers:
-            follower.open([], 0, 1_000_000, None)
+            at_once(follower.open([], 0, 1_000_000, None))
 
     def _follower(self, number: int) -> Follower:
         return Follower(
@@ -73,6 +82,8 @@ class Service:
             topics=NoTopics(),  # type: ignore[arg-type]
             metrics=WorkerMetrics(),
             clock=ManualClock(1_000.0),
+            kept=nobody_asks,
+            is_other=nobody_tells,
             on_read=lambda changes: None,
         )
 

@@ -210,6 +210,11 @@ class _HasNeverReplaced(Partition):
         return False
 
 
+class _HasNeverStood(Partition):
+    def has_stood(self, offset: int, due_ms: int) -> bool:
+        return False
+
+
 class _KnowsAll(Partition):
     def acquire(self, seals: Iterable[Sealed], local: Head | None, **more: Any) -> bool:
         kept = super().acquire(seals, local, **more)
@@ -463,6 +468,7 @@ CONDITION_RULES: dict[str, Rule] = {
     ),
     "replaced an hour ago": Rule("what was replaced within the hour is read again", _HasAlwaysReplaced),
     "replaced what is not read": Rule("what has replaced something long ago stands", _HasNeverReplaced),
+    "stood before": Rule("what an owner before has let stand stands", _HasNeverStood),
     "absent for an hour": Rule(
         "an id is known for an hour after its second", patches=[(decisions, "_holds", _absent_when_done)]
     ),

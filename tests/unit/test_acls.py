@@ -71,6 +71,8 @@ def test_each_process_may_only_read_the_records_of_others() -> None:
         ("timer-rejected", "worker"),
         ("timer-reply", "worker"),
         ("timer-planned", "worker"),
+        # A barrier.
+        ("timer-schedule", "worker"),
         ("orders-", "worker"),
         ("timer-request", "lake"),
         ("timer-request", "client"),

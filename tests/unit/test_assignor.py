@@ -48,6 +48,16 @@ def test_a_member_keeps_its_partitions_under_any_leader(members: dict[str, Store
     assert rebalance(members, leader="a") == both
 
 
+def test_a_member_tells_which_of_its_stores_are_the_only_ones_and_keeps_them(members: dict[str, StoreAssignor]) -> None:
+    members["a"].alone = {0: 15, 1: 15, 2: 15}
+    assert rebalance({"a": members["a"]}, leader="a") == {"a": [0, 1, 2, 3]}
+    both = {"a": [0, 1, 2], "b": [3]}
+    assert rebalance(members, leader="b") == both
+    assert rebalance(members, leader="a") == both
+    members["a"].alone = {}
+    assert rebalance(members, leader="a") == {"a": [0, 1], "b": [2, 3]}
+
+
 def test_partitions_that_were_added_are_nobodys(members: dict[str, StoreAssignor]) -> None:
     members["a"].app.conf.topic_partitions = 3
     assert rebalance(members, leader="a") == {"a": [1], "b": [0, 2]}

@@ -38,11 +38,6 @@ def test_a_second_without_pending_or_remembered_timers_is_not_kept() -> None:
     assert (dict(backlog.pending), backlog.remembered, backlog.total) == ({}, {3: 9_000}, 0)
 
 
-def test_the_first_chunk_in_which_a_request_waits_ends_with_its_last_offset() -> None:
-    assert backlog_of({2: (0, 9_000)}).first_chunk_end is None
-    assert backlog_of({2: (0, 9_000), 3: (1, 0), 5: (1, 0)}).first_chunk_end == 4 * 16_384 - 1
-
-
 def test_a_tally_changes_nothing_until_it_is_applied() -> None:
     before: dict[int, Count] = {1: (2, 0), 2: (1, 9_000)}
     backlog = backlog_of(before)

@@ -125,3 +125,44 @@ def test_clocks_differ_more_around_a_step(tmp_path: Path) -> None:
     assert [clocks.skew_ms(3, 1, at_ms + after_ms) for after_ms in (-6_000, 0, 6_000)] == [50, 550, 550]
     assert [clocks.skew_ms(1, 1, at_ms + after_ms) for after_ms in (-6_000, 0, 6_000)] == [0, 500, 0]
     assert (tmp_path / "clock-1").read_text() == "-0.5\n"
+
+
+def instead(offset: int, first: Request, second: int) -> Request:
+    """Return the request that takes the place of *first*, or of the last one that has done so."""
+    asks = replace(first, offset=offset, appended_ms=(second - 5) * 1000, second=second)
+    future = Future.FromString(first.future.SerializeToString())
+    future.ClearField("replyTopic")
+    future.insteadOf.request = first.name
+    return replace(asks, future=future)
+
+
+@pytest.mark.parametrize("timer_id", ["", "a"])
+def test_of_the_requests_of_a_timer_whose_topic_was_unavailable_the_last_must_fire(timer_id: str) -> None:
+    first = asked(0, timer_id=timer_id)
+    told = expected([first, instead(1, first, SECOND + 6), instead(2, first, SECOND + 12)])
+    assert told.must_fire() == {"0:2"}
+
+
+def test_one_behind_a_later_request_of_its_id_must_not_fire() -> None:
+    first = asked(0, timer_id="a")
+    told = expected([first, asked(1, LATE_MS, SECOND + 60, timer_id="a"), instead(2, first, SECOND + 6)])
+    assert told.must_fire() == {"0:1"}
+    assert told.outcomes == {"0:0": Reply.UNKNOWN, "0:1": Reply.TOO_LATE}
+
+
+@pytest.mark.parametrize(("callbacks", "faults"), [([fired(0)], {}), ([], {"wrong": 1})])
+def test_a_cancel_that_was_too_late_for_a_worker_lets_the_one_in_its_place_fire(
+    callbacks: list[Callback], faults: dict[str, int]
+) -> None:
+    first = asked(0, timer_id="a")
+    requests = [first, asked(1, IN_TIME_MS, timer_id="a", cancel=True), instead(2, first, SECOND + 6)]
+    late = [replace(one, request="0:2", appended_ms=(SECOND + 7) * 1000) for one in callbacks]
+    verdict = judged(requests, late, {0: Reply.UNKNOWN, 1: Reply.TOO_LATE})
+    assert (verdict.faults(), verdict.overruled) == (faults, len(callbacks))
+
+
+def test_a_cancel_stops_the_one_in_its_place() -> None:
+    first = asked(0, timer_id="a")
+    told = expected([first, instead(1, first, SECOND + 6), asked(2, LATE_MS + 1_000, timer_id="a", cancel=True)])
+    assert told.must_fire() == set()
+    assert told.outcomes["0:2"] == Reply.CANCELLED

@@ -1,42 +1,43 @@
 """The needs of a load."""
 
 import json
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from kafka_timers.cli.program import program
-from kafka_timers.operate.capacity import Load, needs_of
+from kafka_timers.operate.capacity import needs_of
 
 DAY_S = 86_400
 
 
-def amounts(load: Load) -> dict[str, float]:
-    return {need.name: need.amount for need in needs_of(load)}
+def amounts(**load: Any) -> dict[str, float]:
+    return {need.name: need.amount for need in needs_of(**load)}
 
 
 def test_a_small_load_needs_two_workers_and_room_to_grow() -> None:
-    found = amounts(Load(rate=1, delay_s=60, payload_bytes=100))
+    found = amounts(rate=1, delay_s=60, payload_bytes=100)
     assert (found["workers"], found["partitions"], found["pending"]) == (2, 8, 60)
 
 
 @pytest.mark.parametrize(("rate", "workers"), [(40_000, 2), (80_000, 3), (400_000, 9)])
 def test_workers_have_half_a_core_to_spare_and_one_may_be_away(rate: float, workers: int) -> None:
-    found = amounts(Load(rate=rate, delay_s=60, payload_bytes=100))
+    found = amounts(rate=rate, delay_s=60, payload_bytes=100)
     assert found["workers"] == workers
     assert found["partitions"] >= 4 * workers
 
 
 def test_disk_bandwidth_and_log_grow_with_the_load_and_its_payload() -> None:
-    one = amounts(Load(rate=1_000, delay_s=DAY_S, payload_bytes=100))
-    for other in (Load(rate=2_000, delay_s=DAY_S, payload_bytes=100), Load(1_000, DAY_S, payload_bytes=500)):
-        found = amounts(other)
+    one = amounts(rate=1_000, delay_s=DAY_S, payload_bytes=100)
+    for other in ({"rate": 2_000}, {"payload_bytes": 500}):
+        found = amounts(**{"rate": 1_000, "delay_s": DAY_S, "payload_bytes": 100} | other)
         assert all(found[name] > one[name] for name in ("worker_disk", "log_growth", "produced", "replicated"))
     assert one["log_growth_total"] == 3 * one["log_growth"]
 
 
 def test_a_log_without_a_horizon_grows_for_ever_by_so_much_a_day() -> None:
-    needs = needs_of(Load(rate=200, delay_s=1_800, payload_bytes=150))
+    needs = needs_of(rate=200, delay_s=1_800, payload_bytes=150)
     assert not {need.name for need in needs} & {"retention", "log_disk", "log_disk_total"}
     [growth] = [need for need in needs if need.name == "log_growth"]
     assert (growth.unit, growth.amount) == ("bytes/day", 200 * 86_400 * (150 + 45))
@@ -47,8 +48,8 @@ def test_a_log_without_a_horizon_grows_for_ever_by_so_much_a_day() -> None:
 
 def test_a_lake_takes_pending_timers_from_workers_and_log() -> None:
     month = 30 * DAY_S
-    without = amounts(Load(rate=1_000, delay_s=month, payload_bytes=118))
-    found = amounts(Load(rate=1_000, delay_s=month, payload_bytes=118, horizon_s=DAY_S))
+    without = amounts(rate=1_000, delay_s=month, payload_bytes=118)
+    found = amounts(rate=1_000, delay_s=month, payload_bytes=118, horizon_s=DAY_S)
     assert found["pending"] == without["pending"] / 30
     assert found["retention"] == 8 * DAY_S
     # A copy of each comes back; the kept requests are bounded.
@@ -56,7 +57,7 @@ def test_a_lake_takes_pending_timers_from_workers_and_log() -> None:
     assert found["log_disk_total"] == 3 * found["log_disk"]
     # As docs/lake.md says of the same load.
     assert 325e9 < found["lake_disk"] < 335e9
-    assert "lake_disk" not in amounts(Load(rate=1_000, delay_s=3_600, payload_bytes=118, horizon_s=DAY_S))
+    assert "lake_disk" not in amounts(rate=1_000, delay_s=3_600, payload_bytes=118, horizon_s=DAY_S)
 
 
 def test_the_command_tells_it_as_a_table_and_as_json() -> None:
@@ -66,5 +67,5 @@ def test_the_command_tells_it_as_a_table_and_as_json() -> None:
     assert "86,400,000  timers in the workers' stores" in shown.output
     assert "8 days" in shown.output
     told = json.loads(CliRunner().invoke(program, [*command, "--json"]).stdout)
-    assert told == amounts(Load(1_000, 30 * DAY_S, 118, DAY_S))
+    assert told == amounts(rate=1_000, delay_s=30 * DAY_S, payload_bytes=118, horizon_s=DAY_S)
     assert CliRunner().invoke(program, [*command[:2], "0", *command[3:]]).exit_code == 2

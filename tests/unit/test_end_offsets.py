@@ -9,7 +9,8 @@ from aiokafka.errors import KafkaError, RequestTimedOutError
 
 from kafka_timers.broker.bounds import Bound
 from kafka_timers.broker.cluster import Leader
-from kafka_timers.clock import HostClock
+from kafka_timers.clock import Clock, HostClock
+from kafka_timers.testing import ManualClock
 from kafka_timers.worker.end_offsets import EndOffsets
 
 _NOT_LEADER, _OFFSET_NOT_AVAILABLE = 6, 78
@@ -70,8 +71,8 @@ _ONCE = [(0, *ALL), (1, *ALL), (2, *ALL)]
 
 
 @contextmanager
-def asking(log: Log, numbers: Collection[int] = ALL) -> Iterator[EndOffsets]:
-    ends = EndOffsets(log, log, "timer-request", lambda: numbers, HostClock())  # type: ignore[arg-type]
+def asking(log: Log, numbers: Collection[int] = ALL, clock: Clock | None = None) -> Iterator[EndOffsets]:
+    ends = EndOffsets(log, log, "timer-request", lambda: numbers, clock or HostClock())  # type: ignore[arg-type]
     yield ends
     ends.close()
 
@@ -119,6 +120,33 @@ async def test_an_end_is_proved_when_all_brokers_of_the_partition_have_answered(
         log.silent[2].set()
         await ends.end(2, 7)
         assert ends.proved_s(0) is not None
+
+
+async def test_a_proof_is_as_old_as_its_question_and_an_older_one_does_not_take_it_back() -> None:
+    log, clock = Log(), ManualClock(7.0)
+    log.silent = {2: asyncio.Event()}
+    with asking(log, clock=clock) as ends:
+        asked_s = clock.elapsed_s()
+        assert await ends.end(0, 7) == 100
+        await clock.advance(1)
+        log.silent[2].set()
+        await ends.end(2, 7)
+        assert ends.proved_s(0) == asked_s
+        ends.proved(0, clock.elapsed_s())
+        ends.proved(0, asked_s)
+        assert ends.proved_s(0) == asked_s + 1
+
+
+async def test_what_is_still_asked_is_dropped_with_its_worker() -> None:
+    log = Log()
+    log.silent = {2: asyncio.Event()}
+    before = asyncio.all_tasks()
+    with asking(log) as ends:
+        assert await ends.end(0, 7) == 100
+        assert asyncio.all_tasks() > before
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert asyncio.all_tasks() <= before
 
 
 async def test_a_broker_that_leads_in_a_later_epoch_is_believed_and_proves_nothing_yet() -> None:

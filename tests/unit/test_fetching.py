@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from aiokafka.errors import RequestTimedOutError, StaleMetadata
+from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from aiokafka.record.util import calc_crc32c
 from batches import batch_of
 from simulation.sessions import Sessions
@@ -37,7 +38,7 @@ def test_a_marker_that_compaction_has_emptied_is_passed_over() -> None:
     aborted = of_a_transaction(batch_of([(b"aborted", b"")]), _TRANSACTIONAL)
     emptied = of_a_transaction(batch_of([(b"\0\0\0\0", b"")], base_offset=1), _TRANSACTIONAL | _CONTROL, is_empty=True)
     data = aborted + emptied + batch_of([(b"next", b"")], base_offset=2)
-    came = parsed(data, [(PRODUCER, 0)], 0, 3, 3)
+    came = parsed(data, [(PRODUCER, 0)], 0, 3, 3, 0)
     assert [(record.offset, record.key) for record in came.records] == [(2, b"next")]
     assert came.position == 3
 
@@ -169,3 +170,10 @@ async def test_a_broker_that_sends_nothing_because_of_a_quota_is_asked_later() -
     why = await fetcher.fetch_one(0, 5, 100)
     assert isinstance(why, StaleMetadata)
     assert "broker 1 sends nothing for now, because of a quota" in str(why)
+
+
+def test_a_batch_of_the_format_before_kafka_0_11_is_read_and_marks_no_log() -> None:
+    builder = LegacyRecordBatchBuilder(1, 0, 1 << 20)
+    builder.append(0, 1_000, b"key", b"value")
+    part = parsed(bytes(builder.build()), [], 0, 1, 1, 0)
+    assert ([record.value for record in part.records], part.position, part.mark) == ([b"value"], 1, b"")

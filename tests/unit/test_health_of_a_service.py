@@ -7,10 +7,10 @@ import pytest
 
 from kafka_timers.operate.health import (
     Door,
-    Leaderless,
     PartitionStatus,
     Planners,
     ServiceStatus,
+    Unavailable,
     Worker,
     overdue_of,
     problems_of,
@@ -55,6 +55,34 @@ def test_seals_are_believed_over_a_group_without_members() -> None:
     assert told == "group g has no members, but http://w:1 fires: workers of another group? Say which one with --group"
 
 
+def test_timers_that_have_left_the_log_are_told_with_the_store_that_has_them() -> None:
+    (told,) = problems_of(but(1, held_alone=15, pending=20, missing=(0, 42)))
+    assert told == (
+        "partition 1: 15 timers have left timer-request and wait in the store of http://w:1 alone: keep its disk until "
+        "they have fired, and look at the topic's retention"
+    )
+
+
+def test_timers_that_have_left_the_log_are_told_while_nobody_fires_there() -> None:
+    (told,) = problems_of(but(1, pending=20, missing=(3, 42), lag_s=60))
+    assert told == (
+        "partition 1: timer-request has lost its offsets 3 to 42 (40), where timers may wait; no member of the group "
+        "has them in its store: start the worker that has, with its disk"
+    )
+    (told,) = problems_of(but(1, pending=20, missing=(3, 42), lag_s=60, kept_by=["http://v:1"]))
+    assert told.endswith("; http://v:1 has some of them in its store: keep its disk, and look at its /readyz")
+    # An owner that seals has looked.
+    assert problems_of(but(1, pending=20, missing=(3, 42))) == []
+
+
+def test_timers_that_are_lost_are_told() -> None:
+    (told,) = problems_of(but(1, lost=(0, 42)))
+    assert told == (
+        "partition 1: timer-request has lost its offsets 0 to 42 (43), and no store had the timers that waited there: "
+        "their senders have to send them again"
+    )
+
+
 def test_a_partition_without_ticks_is_named() -> None:
     assert problems_of(but(1, tick_age_s=9.0, lag_s=60))[0].startswith("no tick in partition 1 for 9 s")
     assert problems_of(but(2, tick_age_s=None))[0].startswith("no tick in partition 2 yet")
@@ -89,16 +117,14 @@ def test_a_partition_that_no_member_has_is_named_once_the_group_has_settled() ->
 def test_topics_without_leaders_doors_without_readers_and_unanswered_questions_are_named() -> None:
     status = replace(
         WELL,
-        leaderless=[Leaderless("calls", [0, 3], [2]), Leaderless("b", [1], [])],
+        unavailable=[Unavailable("calls", [0, 3], [2], is_own=False), Unavailable("b", [1], [], has_leader=True)],
         doors=[Door("etf1", "theirs", 7, 0)],
         untold=["doors: no answer"],
     )
     assert problems_of(status) == [
         "doors: no answer",
-        "calls: partitions 0, 3 cannot be written or read, no broker leads: start broker 2 again. "
-        "Timers there wait until one does",
-        "b: partition 1 cannot be written or read, no broker leads: look at the brokers. Timers there wait until one "
-        "does",
+        "calls: partitions 0, 3 cannot be written, no broker leads: start broker 2 again. Its callbacks are sent later",
+        "b: partition 1 cannot be written, too few replicas are in sync: look at the brokers. Timers there wait",
         "door etf1: no worker reads theirs, and 7 records of it wait: start workers with --door etf1=theirs",
     ]
 

@@ -1,11 +1,11 @@
-"""When far requests come back to the workers: the next bucket, and the time."""
+"""When far requests come back to the workers: the next bucket, and the topics that it is for."""
 
 import pytest
 
 from kafka_timers.core.wire import is_far
 from kafka_timers.errors import LakeError
 from kafka_timers.lake.buckets import SKEW_S, Bucket, Closed, closed_second, next_bucket
-from kafka_timers.lake.live import refuse_made_anew, tick_of
+from kafka_timers.lake.live import refuse_made_anew
 
 DAY_S = 86_400
 HORIZON_S, BUCKET_S = DAY_S, 3_600
@@ -92,14 +92,6 @@ def test_with_a_larger_horizon_requests_left_to_the_lake_by_the_smaller_one_are_
         assert bucket
         rows.append(closed(bucket.last, HORIZON_S))
     assert bucket.far_s == HORIZON_S
-
-
-@pytest.mark.parametrize(
-    ("key", "appended_ms", "second"),
-    [(b"20", 20_999, 20), (b"20", 19_999, 19), (b"20", 30_000, 20), (b"x", 1, None), (b"", 1, None), (None, 1, None)],
-)
-def test_a_tick_is_its_second_but_never_ahead_of_the_broker(key: bytes, appended_ms: int, second: int | None) -> None:
-    assert tick_of(key, appended_ms) == second
 
 
 def test_a_topic_of_another_id_is_refused_and_one_that_was_landed_without_an_id_is_not() -> None:

@@ -45,7 +45,7 @@ class Feed:
     awaited: int = 0
     faults: list[Exception] = field(default_factory=list)
 
-    async def ready(self) -> None: ...
+    async def ready(self, epoch: int) -> None: ...
 
     def ingest(self, records: Sequence[Record], position: int) -> None:
         self.partition.position = position
@@ -89,7 +89,7 @@ class Broker:
                 continue
             records = map(Read, islice(count(position), 5 if room > 0 else 0))
             behind = position + 5 * (room > 0)
-            came[number] = Fetched(records, behind, False, 1_000, 1_000)
+            came[number] = Fetched(records, behind, False, 1_000, 1_000, 0)
             room -= 1
         return came
 

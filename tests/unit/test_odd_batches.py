@@ -70,7 +70,7 @@ def test_a_fetch_with_any_content_is_read_to_its_end() -> None:
         batch_of(RECORDS, odd=(4,), base_offset=4_000),
         batch_of(RECORDS, base_offset=5_000),
     ]
-    fetched = fetching.parsed(b"".join(batches) + batches[0][:50], [], position=0, stable=5_005, end=5_005)
+    fetched = fetching.parsed(b"".join(batches) + batches[0][:50], [], position=0, stable=5_005, end=5_005, epoch=0)
     offsets = [*range(1_200), *range(2_000, 3_200), *range(4_000, 4_005), *range(5_000, 5_005)]
     assert [each.offset for each in fetched.records] == offsets
     assert fetched.position == 5_005

@@ -162,12 +162,26 @@ def test_restore_from_is_where_the_first_chunk_with_pending_requests_begins() ->
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_a_log_that_starts_within_the_first_chunk_that_waits_may_have_lost_nothing() -> None:
+def test_a_log_that_starts_within_the_first_chunk_that_waits_has_all_if_nothing_below_waits() -> None:
     partition = Partition(0)
-    read_to(partition, 23)
-    assert partition.restorable_from == 23
-    read_to(partition, 23, [5, 21])
-    assert partition.restorable_from == 7
+    read_to(partition, 23, [7, 21])
+    partition.begins_at(6, 0)
+    partition.begin(12_000)
+    sealed = seal(partition, Contents())
+    assert (sealed.restore_from, sealed.held_alone) == (6, 0)
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_seals_tell_how_many_requests_have_left_the_log_and_wait() -> None:
+    partition = Partition(0)
+    read_to(partition, 23, [5, 6, 21])
+    partition.begins_at(7, 2)
+    partition.begin(12_000)
+    sealed = seal(partition, Contents())
+    assert (sealed.restore_from, sealed.held_alone) == (4, 2)
+    # Of those that wait at most all are such.
+    partition.begin(13_000)
+    assert seal(partition, Contents([5, 6])).held_alone == 1
 
 
 @pytest.mark.usefixtures("small_chunks")

@@ -98,6 +98,13 @@ async def test_a_slice_that_does_not_begin_where_the_scan_goes_on_is_not_used() 
     assert offsets(ready.take(earlier, first_key(DUE_MS + 7_000), store.rows)) == [0]
 
 
+async def test_a_slice_whose_first_request_has_fired_is_not_used() -> None:
+    store = Store(*map(row, range(2)))
+    ready = await prebuilt(store, ByteBudget(BUDGET))
+    assert ready.take(row(0) + b"\0", END, store.rows) is None
+    assert offsets(ready.take(START, END, store.rows)) == [0, 1]
+
+
 async def test_the_rest_of_the_second_before_fires_with_the_slice_that_is_ready() -> None:
     store, left = Store(row(0)), row_key(DUE_MS - 10, 7)
     ready = await prebuilt(store, ByteBudget(BUDGET))
@@ -179,6 +186,40 @@ async def test_a_request_withdrawn_while_its_slice_is_built_drops_that_slice() -
     ready = Prebuilt(lambda: slice_to(known, rows_max=2), store.rows(START, END), START, END, budget)
     assert not await ready.more()
     assert (ready.take(START, END, store.rows), budget.bytes) == (None, BUDGET)
+
+
+async def test_nothing_is_made_ready_behind_a_request_that_was_withdrawn_meanwhile() -> None:
+    """Its row is among those that were read from the store before."""
+    store = Store(*map(row, range(6)))
+    ready = Prebuilt(new_slice, store.rows(START, END), START, END, ByteBudget(BUDGET))
+    assert await ready.more()
+    ready.withdrawn(row(3))
+    assert not await ready.more()
+    assert ready.requests == 2
+
+
+async def test_a_slice_that_is_dropped_in_its_second_stride_gives_the_first_one_back() -> None:
+    budget = ByteBudget(BUDGET)
+
+    class Strides:
+        """Stands for a slice that takes ten bytes in each stride."""
+
+        bytes, is_full = 0, False
+
+        def __len__(self) -> int:
+            return 1
+
+        async def add(self, _: Iterator[Row]) -> bool:
+            self.bytes += 10
+            if self.bytes > 10:
+                ready.withdrawn(row(3))
+            return True
+
+    ready = Prebuilt(Strides, iter(()), START, END, budget)  # type: ignore[arg-type]
+    assert await ready.more()
+    assert budget.bytes == BUDGET - 10
+    assert not await ready.more()
+    assert budget.bytes == BUDGET
 
 
 # --- several seconds -------------------------------------------------------------------------------------------------

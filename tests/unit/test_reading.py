@@ -7,7 +7,13 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from aiokafka.errors import KafkaError, OffsetOutOfRangeError, RequestTimedOutError, TopicAuthorizationFailedError
+from aiokafka.errors import (
+    KafkaError,
+    OffsetOutOfRangeError,
+    RequestTimedOutError,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+)
 
 from kafka_timers.broker.bounds import LogBounds
 from kafka_timers.broker.fetching import Fetched, Fetcher
@@ -20,6 +26,9 @@ Parts = dict[int, Fetched | KafkaError]
 
 class Leader:
     """Leads partition 0 and gives the *answers* in turn: an error, or the records at these offsets."""
+
+    log_id = b"first"
+    numbers = (0,)
 
     def __init__(self, *answers: KafkaError | list[int]) -> None:
         self.answers = list(answers)
@@ -39,7 +48,7 @@ class Leader:
             raise answer
         fields: dict[str, Any] = {"timestamp": 1, "timestamp_type": 1, "key": None, "value": None, "headers": ()}
         records = [SimpleNamespace(offset=offset, **fields) for offset in answer]
-        return {0: Fetched(cast(Any, iter(records)), answer[-1] + 1, is_large=False, stable=99, end=99)}
+        return {0: Fetched(cast(Any, iter(records)), answer[-1] + 1, is_large=False, stable=99, end=99, epoch=0)}
 
     async def refresh(self) -> None: ...
 
@@ -80,4 +89,16 @@ async def test_a_refusal_ends_the_reading() -> None:
     following = followed(Leader(TopicAuthorizationFailedError("calls")))
     with pytest.raises(TopicAuthorizationFailedError):
         await following.poll()
+    await following.close()
+
+
+async def test_a_topic_made_anew_is_read_from_its_beginning(caplog: pytest.LogCaptureFixture) -> None:
+    gone = UnknownTopicOrPartitionError()
+    leader = Leader([7, 8], gone, gone, [0, 1])
+    following = followed(leader)
+    assert [record.offset for record in await following.poll()] == [7, 8]
+    leader.log_id = b"second"
+    assert [record.offset for record in await following.poll()] == [0, 1]
+    assert leader.asked == [START, 9, 9, 0]
+    assert caplog.messages[-1] == "topic calls was deleted and made anew: it is read from its beginning"
     await following.close()

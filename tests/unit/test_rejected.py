@@ -52,6 +52,7 @@ def test_a_refused_request_is_shown_with_place_reason_and_callback() -> None:
         "source": "timer-request",
         "request": f"{HOME}:5",
         "cut": 0,
+        "again": None,
         "second": 1000,
         "due_ms": 1_000_250,
         "cancel": False,
@@ -160,3 +161,12 @@ def test_of_every_reason_it_is_known_whether_the_request_can_be_sent_again(reaso
         assert is_wrong_itself
     else:
         assert not is_wrong_itself
+
+
+def test_one_that_the_service_asks_for_again_is_not_sent_again_by_hand() -> None:
+    """Until it has given up."""
+    waits = refused("topic-unavailable", more={"again": 1030})
+    assert waits.document()["again"] == 1030
+    with pytest.raises(RequestError, match="the service itself has asked for it again, for second 1030"):
+        waits.again("timer-request", 4, 2_000_000)
+    assert refused("topic-unavailable").again("timer-request", 4, 2_000_000).due_ms == 2_000_000

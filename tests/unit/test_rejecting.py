@@ -93,6 +93,9 @@ def test_it_is_sent_again_as_the_request_that_the_door_had_made() -> None:
     assert (document["made"], document["record_key"], document["record_value"]) == ("5:7", "vid1", "v")
     with pytest.raises(RequestError, match="its request is gone from timer-request: publish it on schedules again"):
         shown.again("timer-request", 8, 2_000_000)
+    # What a timer-request that was made anew has at that place is not sent in its stead.
+    for other in (pack_future(**FUTURE), value + source_field("etf1", Record(b"vid1", offset=301)), b"\xff"):
+        assert shown.with_request(other) == shown
     due_ms, future = shown.with_request(value).again("timer-request", 8, 2_000_000)
     assert (due_ms, future.timerId, future.condition) == (2_000_000, "id", Condition.IF_ABSENT)
     assert (future.tombstoneTopic, future.source.door) == ("schedules", "etf1")

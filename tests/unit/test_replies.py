@@ -136,6 +136,47 @@ async def test_an_answer_that_fails_is_sent_again() -> None:
     desk.running.cancel()
 
 
+async def test_an_answer_that_comes_while_others_are_sent_is_sent_too() -> None:
+    topics = Topics("replies")
+    desk = Desk(topics)
+    desk.box.add([UNKNOWN])
+    await desk.box.confirmed()
+    await asyncio.sleep(0)
+    desk.box.add([CANCELLED])
+    await desk.box.confirmed()
+    topics.open()
+    assert await desk.box.unsent() == []
+    assert topics.sent == letters(UNKNOWN, CANCELLED)
+    desk.running.cancel()
+
+
+async def test_a_seal_hears_of_a_fault_while_answers_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fails(*_: object) -> None:
+        raise ValueError("a fault of its own")
+
+    monkeypatch.setattr(module, "_WAIT_S", 0.01)
+    desk = Desk(Topics())
+    desk.box._replies.send = fails  # type: ignore[method-assign]
+    desk.box.add([UNKNOWN])
+    await desk.box.confirmed()
+    with pytest.raises(FaultError, match="a fault of its own"):
+        await desk.box.unsent()
+    desk.running.cancel()
+
+
+async def test_of_several_topics_the_oldest_answers_are_given_up_and_the_others_keep_their_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_KEPT_BYTES_MAX", 2 * letters(UNKNOWN)[0].size() + letters(ELSEWHERE)[0].size())
+    monkeypatch.setattr(module, "_WAIT_S", 0.01)
+    desk = Desk(Topics("replies", "elsewhere"))
+    desk.box.add_letters(letters(UNKNOWN, UNKNOWN, ELSEWHERE, UNKNOWN))
+    desk.now_s = 2.0
+    assert await desk.box.unsent() == letters(UNKNOWN, ELSEWHERE, UNKNOWN)
+    assert desk.given_up() == 1
+    desk.running.cancel()
+
+
 async def test_of_too_many_the_oldest_are_given_up_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_SEALED_BYTES_MAX", 3 * letters(UNKNOWN)[0].size())
     monkeypatch.setattr(module, "_KEPT_BYTES_MAX", 3 * letters(UNKNOWN)[0].size())
@@ -183,6 +224,45 @@ async def test_more_answers_at_once_than_there_is_room_for_are_sent_one_part_aft
     assert await desk.box.confirmed() == 20
     assert await desk.box.unsent() == []
     assert (topics.sent, desk.given_up()) == (letters(*many), 0)
+    desk.running.cancel()
+
+
+async def test_a_seal_waits_no_longer_for_a_topic_that_takes_answers_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after the other makes room, so that there never is none for two seconds."""
+    monkeypatch.setattr(module, "_KEPT_BYTES_MAX", letters(UNKNOWN)[0].size())
+    topics = Topics()
+    desk = Desk(topics)
+    take = topics.send
+
+    async def take_in_a_second(topic: str, letters: Sequence[Letter]) -> None:
+        await asyncio.sleep(0.01)
+        desk.now_s += 1
+        await take(topic, letters)
+
+    topics.send = take_in_a_second  # type: ignore[method-assign]
+    desk.box.add([UNKNOWN] * 20)
+    assert await desk.box.confirmed() == 20
+    assert desk.now_s <= 3
+    assert desk.given_up() >= 16
+    desk.running.cancel()
+
+
+async def test_after_a_seal_answers_wait_for_room_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_KEPT_BYTES_MAX", letters(UNKNOWN)[0].size())
+    topics = Topics()
+    desk = Desk(topics)
+    desk.box.add([UNKNOWN])
+    await desk.box.confirmed()
+    assert await desk.box.unsent() == []
+    desk.now_s = 5.0
+    topics.closed = {"replies"}
+    desk.box.add([UNKNOWN] * 2)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    topics.open()
+    await desk.box.confirmed()
+    assert await desk.box.unsent() == []
+    assert (len(topics.sent), desk.given_up()) == (3, 0)
     desk.running.cancel()
 
 

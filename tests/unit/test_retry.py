@@ -91,6 +91,21 @@ async def test_a_record_that_is_read_twice_comes_again_once() -> None:
     assert [Callback.of(each).attempt for each in timers.take("orders")] == [2]  # type: ignore[union-attr]
 
 
+async def test_a_receiver_is_told_that_a_second_request_is_ignored_if_it_waits_for_the_answer() -> None:
+    clock = ManualClock(1_000)
+    timers = InMemoryTimers(clock)
+    record = timers.put("orders", b"order")
+    timers.take("orders")
+    retries = [await timers.client.retry(record, POLICY, timeout_s=timeout_s) for timeout_s in (5, 5, None)]
+    assert [retry.ignored for retry in retries] == [False, True, None]
+    # Each has the place of its own request, whether it was asked about or not.
+    assert [retry.timer for retry in retries] == [
+        dataclasses.replace(retries[2].timer, offset=offset) for offset in range(3)
+    ]
+    await clock.advance(100)
+    assert len(timers.take("orders")) == 1
+
+
 async def test_a_record_at_the_place_of_one_of_a_former_topic_comes_again() -> None:
     clock = ManualClock(1_000)
     timers = InMemoryTimers(clock)

@@ -11,7 +11,7 @@ from stand_ins import DUE_MS, SECOND, Known, Record, accepted, slice_to
 from kafka_timers.core import rows as batches
 from kafka_timers.core.callbacks import Target
 from kafka_timers.core.changes import Row
-from kafka_timers.core.keys import batch_key, count_of, is_batch, parts_of, row_key
+from kafka_timers.core.keys import Copied, batch_key, count_of, is_batch, parts_of, row_key
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.refused import Reason
 from kafka_timers.core.verdicts import screened
@@ -146,3 +146,12 @@ def test_a_withdrawn_request_is_left_out_wherever_it_lies() -> None:
     # An owner remembers for an hour after its second that some of a batch have ids.
     assert (batches.unpack(left[0][1]).plain, batches.unpack(left[0][1]).named) == (True, True)
     assert list(batches.without(rows, iter(()))) == rows
+
+
+def test_requests_whose_records_lie_below_an_offset_are_counted() -> None:
+    batch = batch_key(DUE_MS, 9, 3), batches.pack(b"", [5, 7, 9])
+    assert [batches.count_below(*batch, offset) for offset in (5, 6, 8, 9, 10)] == [0, 1, 2, 2, 3]
+    assert [batches.count_below(row_key(DUE_MS, 5), b"", offset) for offset in (5, 6)] == [0, 1]
+    # A copy has the offset of its original, and a record of its own.
+    copy = row_key(DUE_MS, 5, Copied(20, 18))
+    assert [batches.count_below(copy, b"", offset) for offset in (20, 21)] == [0, 1]

@@ -15,12 +15,12 @@ from batches import digest_of_batches
 from stand_ins import DUE_MS, ROOMY, SECOND, Known, asked, slice_to
 
 from kafka_timers.broker.batches import Batch
-from kafka_timers.core.callbacks import Target, fits
+from kafka_timers.core.callbacks import Lack, Target, fits
 from kafka_timers.core.changes import Row
 from kafka_timers.core.keys import REFUSED_MS, batch_key, parts_of, row_key
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.refused import Reason, pack_forwarded, pack_refused
-from kafka_timers.core.routing import partition_of
+from kafka_timers.core.routing import hash_of, partition_of
 from kafka_timers.core.rows import framed, pack
 from kafka_timers.core.wire import Callback, Future, Header, Request, Sealed, callback_headers
 from kafka_timers.runtime.filling import BATCH_BYTES, Ready
@@ -118,7 +118,7 @@ async def test_a_seal_names_the_batches_of_each_topic_by_their_sha256() -> None:
     outbox.send_all(done.full())
     outbox.send_all(done.rest())
     seal = Sealed()
-    done.sent.tell(seal)
+    done.tell(seal)
 
     wanted: dict[str, list[tuple[int, list[Any]]]] = {}
     for topic, partition, data in outbox.batches:
@@ -140,7 +140,7 @@ async def test_a_seal_names_no_batches_where_they_are_too_many() -> None:
     rows = [row(offset, second=SECOND + offset) for offset in range(1_001)]
     for count, topics in ((1_000, 1), (1_001, 0)):
         done, seal = await built(outbox, rows[:count], Known(callbacks=wide)), Sealed()
-        done.sent.tell(seal)
+        done.tell(seal)
         assert len(seal.sent) == topics
 
 
@@ -626,3 +626,58 @@ async def test_nothing_is_rejected_because_topics_cannot_be_looked_up(error: Exc
     with pytest.raises(KafkaError, match=str(error)):
         await fill(into, iter([row(0), *([row(1, "secret")] if odd else [])]))
     assert (into.contents.rejected, into.refused) == ([], {})
+
+
+# --- partitions that are unavailable ---------------------------------------------------------------------------------
+
+AWAY = Lack(19, (2,))
+
+
+async def test_callbacks_to_an_unavailable_partition_are_rejected_and_asked_for_again() -> None:
+    """Those of the topic's other partitions leave."""
+    known = Known(callbacks=ROOMY, weak=Target(2, 1_048_588, unavailable={1: AWAY}))
+    known.words["weak"] = "partition 1: NOT_ENOUGH_REPLICAS"
+    keys = {hash_of(key.encode()) % 2: key for key in ("a", "b", "c", "d")}
+    rows = [row(1, "weak", callBackKey=keys[0]), row(2, "weak", callBackKey=keys[1]), row(3)]
+    outbox = Outbox()
+    done = await built(outbox, rows, known, not_before_ms=DUE_MS + 60_000)
+    assert [(at, record.value) for at, record in outbox.records("weak")] == [(0, b"1")]
+    assert len(list(outbox.records("callbacks"))) == 1
+    [(_, rejected)] = outbox.records("timer-rejected")
+    about = dict(rejected.headers)
+    assert about["timer-rejected-reason"] == b"topic-unavailable"
+    assert about["timer-rejected-words"] == b"partition 1: NOT_ENOUGH_REPLICAS"
+    [(at, again)] = outbox.records("timer-request")
+    assert (at, again.key) == (3, b"%d" % (SECOND + 90))
+    assert Future.FromString(again.value).insteadOf.request == "3:2"
+    assert (done.contents.rejected, done.contents.forwarded) == ([2], [])
+
+
+async def test_a_callback_waits_for_its_tombstone_s_partition_too() -> None:
+    known = Known(callbacks=ROOMY, weak=Target(1, 1_048_588, unavailable={0: AWAY}))
+    outbox = Outbox()
+    await built(outbox, [row(1, tombstoneTopic="weak", tombstoneKey="k")], known)
+    assert len(list(outbox.records("timer-rejected"))) == len(list(outbox.records("timer-request"))) == 1
+    assert not list(outbox.records("callbacks"))
+
+
+async def test_a_timer_is_rejected_for_good_a_day_after_it_was_due() -> None:
+    known, outbox = Known(weak=Target(1, 1_048_588, unavailable={0: AWAY})), Outbox()
+    await built(outbox, [row(1, "weak")], known, not_before_ms=DUE_MS + 86_400_000)
+    assert len(list(outbox.records("timer-rejected"))) == 1
+    assert not list(outbox.records("timer-request"))
+
+
+@pytest.mark.parametrize("now", [{0: AWAY}, None, {}])
+async def test_callbacks_built_before_a_partition_went_or_came_back_are_built_again(
+    now: dict[int, Lack] | None,
+) -> None:
+    was: dict[int, Lack] = {0: AWAY} if now == {} else {}
+    known = Known(weak=Target(1, 1_048_588, unavailable=was))
+    done = await built(Outbox(), [row(1, "weak")], known)
+    assert not done.is_outdated
+    if now is None:
+        del known.verdicts["weak"]
+    else:
+        known.verdicts["weak"] = Target(1, 1_048_588, unavailable=now)
+    assert done.is_outdated

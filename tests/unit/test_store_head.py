@@ -16,8 +16,9 @@ READ = ReadSums(2, 7, Sum(3, 2**64 - 1), Sum(1, 8), Sum(1, 0))
 @pytest.mark.parametrize("read", [None, READ])
 @pytest.mark.parametrize("scan", [None, Scan(152_000, 6), Scan(152_001, 6)])
 @pytest.mark.parametrize("sealed_ms", [151_000, 151_001])
-def test_a_head_is_read_as_it_was_written(read: ReadSums | None, scan: Scan | None, sealed_ms: int) -> None:
-    head = replace(HEAD, read=read, scan=scan, sealed_ms=sealed_ms)
+@pytest.mark.parametrize("log", [b"", b"an id of 16 byte"])
+def test_a_head_is_read_as_it_was_written(read: ReadSums | None, scan: Scan | None, sealed_ms: int, log: bytes) -> None:
+    head = replace(HEAD, read=read, scan=scan, sealed_ms=sealed_ms, log=log)
     assert unpack_head(pack_head(head, KAFKA), KAFKA) == head
     assert unpack_head(pack_head(head, KAFKA), KAFKA + b"s") is None
 

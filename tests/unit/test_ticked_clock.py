@@ -69,3 +69,10 @@ async def test_an_old_tick_and_one_that_was_read_late_say_nothing_about_the_host
     clock.read(0, TickRead(1_000_000 - 7_200_000, 0.0, 1))
     await read(clock, host, 10, 0)
     assert not caplog.records
+    # No ticks for long, and then those that came meanwhile, before a new one.
+    for _ in range(8):
+        await host.advance(1.0)
+    for late_s in (8.0, 7.0, 6.0):
+        clock.read(0, TickRead(int((1000 + host.elapsed_s() - late_s) * 1000), host.elapsed_s(), 2))
+    await read(clock, host, 10, 0)
+    assert not caplog.records

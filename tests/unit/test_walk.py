@@ -33,6 +33,7 @@ MISSED_BY = {
     "ignored until done": 33,
     "known from": 1_369,
     "marks move": 4_293,
+    "stood before": 66_565,
     "undecided until sealed": 4_208,
     "unheld cancels": 3_414,
     "what a scan covers": 469,
@@ -984,6 +985,26 @@ def test_a_request_that_has_replaced_another_one_long_ago_stands(off: tuple[str,
         with broken("P") if off else nullcontext():
             told.walk.finish()
             assert told.fired == [1, 2]
+
+
+@pytest.mark.parametrize("off", [(), ("stood before",)])
+def test_a_request_that_an_owner_has_let_stand_stands_for_one_that_knows_its_id(off: tuple[str, ...]) -> None:
+    """What the id is known by had been ignored, which no seal says any more, and the reason is not read again."""
+    with story(*off, terms=SHORT) as told:
+        begin(told)
+        told.walk.request(11, b"a")
+        told.walk.request(11)
+        told.tick_until(told.a, 20)
+        told.walk.request(24, b"a", condition=IF_ABSENT)
+        told.walk.request(90)
+        told.tick_until(told.a, 23 + SHORT.memory_s)
+        told.walk.request(60, b"a", condition=IF_ABSENT)
+        told.tick_until(told.a, 45)
+        assert (told.log.seals[-1].restore_from, list(told.log.seals[-1].ignored)) == (2, [])
+        told.walk.take_over(told.b, is_empty=True)
+        with broken("P8: seal") if off else nullcontext():
+            told.walk.finish()
+            assert told.fired == [0, 1, 4, 3]
 
 
 def test_a_request_that_has_replaced_a_far_one_is_known_to_have_done_so() -> None:

@@ -8,12 +8,11 @@ Users know adapters as doors. Docs, the log, the option `--door`, the metrics `k
     etf1, skyuk, countdown, headers, karafka, timebridge
                     one adapter each: `parse` turns a record into a command (pure)
     keeping         rules of schedulers that keep their schedules on a topic, like etf1 and skyuk
-    reader          reads a topic through an adapter, into `timer-request`
+    reader          reads a topic through an adapter, into `timer-request`; rejects records in added partitions
     passing         state of an owned partition, and the topics that a reader writes to
     ahead           reads ahead when a topic is taken over
     ending          tombstones for schedules that are refused or over
     source          records of one partition of such a topic
-    added           rejects records of partitions that were added by mistake
     lag             reads the lag of each adapter
 """
 

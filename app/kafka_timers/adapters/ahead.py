@@ -1,40 +1,20 @@
 """Reads ahead in a topic that is taken over, so that an overdue schedule fires only if it is the last version."""
 
-import asyncio
 from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import NamedTuple
 
 from aiokafka.errors import KafkaError
 
 from kafka_timers.adapters.commands import Command, Parsed, SourceRecord, headers_by_name
 from kafka_timers.adapters.keeping import OVER_HEADER, Keeping, Last
-from kafka_timers.adapters.source import SourceLog
+from kafka_timers.adapters.source import SourceLog, read_through
 from kafka_timers.broker.bounds import LogBounds
 from kafka_timers.broker.cluster import Cluster
 
-# Some 5 ms of work between two turns of the event loop.
-_STRIDE_RECORDS = 250
 # If a partition sends nothing for so long, it has no leader.
 _SILENT_S = 10.0
 # Upper bound for the difference between the clocks of producers, which may have set the timestamps.
 _CLOCKS_MS = 600_000
-
-
-class Ahead(NamedTuple):
-    """
-    Result of reading ahead.
-
-    Attributes:
-        latest: offset of the last version by timer name, for timers of the partition that may be due. It is the end of
-            the backlog if another partition shows that the version is done or replaced.
-        over: offset by key of each version in `latest` that a tombstone in another partition has ended.
-        unread: other partitions that cannot be read.
-    """
-
-    latest: dict[bytes, int]
-    over: dict[bytes, int]
-    unread: list[int]
 
 
 async def look_ahead(
@@ -47,7 +27,7 @@ async def look_ahead(
     keeping: Keeping | None,
     *,
     is_new: bool,
-) -> Ahead:
+) -> tuple[dict[bytes, int], dict[bytes, int], list[int]]:
     """
     Read ahead in a partition, and in the other partitions of the topic.
 
@@ -59,55 +39,47 @@ async def look_ahead(
         due_s: UNIX seconds. Later timers are left out, unless they replace an earlier one.
         keeping: the scheduler's rules; None if only a later version ends a schedule.
         is_new: True if the door has never read this topic.
+
+    Returns:
+        The offset of the last version by timer name, for timers of the partition that may be due. It is the end of the
+        backlog if another partition shows that the version is done or replaced. Then the offset by key of each of these
+        versions that a tombstone in another partition has ended, and the other partitions that cannot be read.
     """
     start, end = backlog
     source = SourceLog(cluster, topic, number, start, f"reading ahead {number}")
-    try:
-        last = await _last_versions(source, end, parse, due_s, keeping, is_new=is_new)
-    finally:
-        await source.close()
-    ahead = Ahead({name: each.offset for name, each in last.items()}, {}, [])
-    if keeping is not None:
-        await _look_elsewhere(cluster, topic, number, keeping, last, end, ahead)
-    return ahead
-
-
-async def _last_versions(
-    source: SourceLog,
-    end: int,
-    parse: Callable[[SourceRecord], Parsed | StrEnum],
-    due_s: float,
-    keeping: Keeping | None,
-    *,
-    is_new: bool,
-) -> dict[bytes, Last]:
     last: dict[bytes, Last] = {}
-    while source.position < end:
-        for record in await source.take(_STRIDE_RECORDS):
-            command = parse(record)
-            if isinstance(command, Command):
-                if command.name is None:
-                    continue
-                is_due = command.second is not None and command.second <= due_s
-                if is_due or command.name in last:
-                    key = None if command.second is None else record.key
-                    last[command.name] = Last(record.offset, key, record.timestamp, command.second)
-            elif keeping and (ended := keeping.ended_by(record, command, is_new=is_new)):
-                version = last.get(ended.name)
-                if version and ended.is_over(version):
-                    last[ended.name] = Last(record.offset, None, record.timestamp, None)
-        # Let ticks and heartbeats have their turn.
-        await asyncio.sleep(0)
-    return last
+
+    def look_at(record: SourceRecord) -> None:
+        command = parse(record)
+        if isinstance(command, Command):
+            is_due = command.second is not None and command.second <= due_s
+            if command.name is not None and (is_due or command.name in last):
+                key = None if command.second is None else record.key
+                last[command.name] = Last(record.offset, key, record.timestamp, command.second)
+        elif keeping and (ended := keeping.ended_by(record, command, is_new=is_new)):
+            version = last.get(ended.name)
+            if version and ended.is_over(version):
+                last[ended.name] = Last(record.offset, None, record.timestamp, None)
+
+    await read_through(source, end, look_at)
+    latest = {name: each.offset for name, each in last.items()}
+    if keeping is None:
+        return latest, {}, []
+    elsewhere, over, unread = await _look_elsewhere(cluster, topic, number, keeping, last)
+    return latest | dict.fromkeys(elsewhere, end), over, unread
 
 
 async def _look_elsewhere(
-    cluster: Cluster, topic: str, number: int, keeping: Keeping, last: Mapping[bytes, Last], end: int, ahead: Ahead
-) -> None:
-    """Add to *ahead* the evidence of the other partitions about the *last* versions."""
+    cluster: Cluster, topic: str, number: int, keeping: Keeping, last: Mapping[bytes, Last]
+) -> tuple[list[bytes], dict[bytes, int], list[int]]:
+    """
+    Return, of the *last* versions, the timer names of those that other partitions show to be done or replaced, and what
+    `look_ahead` returns of them besides.
+    """
     versions = {each.key: (name, each) for name, each in last.items() if each.key is not None}
     if not versions:
-        return
+        return [], {}, []
+    unread: list[int] = []
     found: set[bytes] = set()
     # Time of the last record of each key in other partitions, and whether it is a tombstone.
     latest: dict[bytes, tuple[int, bool]] = {}
@@ -127,12 +99,9 @@ async def _look_elsewhere(
         try:
             await _read(cluster, topic, other, from_ms, f"reading ahead of {number}", look_at)
         except (TimeoutError, KafkaError):
-            ahead.unread.append(other)
-    for key in sorted(found):
-        name, version = versions[key]
-        ahead.latest[name] = end
-        if latest[key][1]:
-            ahead.over[key] = version.offset
+            unread.append(other)
+    over = {key: versions[key][1].offset for key in sorted(found) if latest[key][1]}
+    return [versions[key][0] for key in sorted(found)], over, unread
 
 
 async def _read(
@@ -141,15 +110,5 @@ async def _read(
     """Call *look_at* with the records of a partition that were written at *from_ms* or later."""
     bounds = LogBounds(cluster, topic)
     start, end = await bounds.since(number, max(from_ms, 0)), await bounds.end(number)
-    if start is None:
-        return
-    source = SourceLog(cluster, topic, number, start, lane)
-    try:
-        while source.position < end:
-            async with asyncio.timeout(_SILENT_S):
-                records = await source.take(_STRIDE_RECORDS)
-            for record in records:
-                look_at(record)
-            await asyncio.sleep(0)
-    finally:
-        await source.close()
+    if start is not None:
+        await read_through(SourceLog(cluster, topic, number, start, lane), end, look_at, limit_s=_SILENT_S)

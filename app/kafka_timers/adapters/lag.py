@@ -17,12 +17,7 @@ _LIMIT_S = 5.0
 
 
 async def adapter_lags(cluster: Cluster, group: str) -> list[tuple[str, str, int]]:
-    """
-    Return the adapters that have read anything: name, topic, and the number of offsets that are not read yet.
-
-    Raises:
-        aiokafka.errors.KafkaError: a coordinator or a leader does not answer within some seconds, or refuses.
-    """
+    """Return the adapters that have read anything: name, topic, and the number of offsets that are not read yet."""
     found = await asyncio.gather(*(_lags_of(cluster, group, name) for name in sorted(ADAPTERS)))
     return list(chain.from_iterable(found))
 
@@ -37,10 +32,7 @@ async def _lags_of(cluster: Cluster, workers: str, adapter: str) -> list[tuple[s
     lags = []
     for topic in topics:
         bounds, numbers = LogBounds(cluster, topic, _LIMIT_S), cluster.partitions(topic)
-        starts = await bounds.starts(numbers)
-        ends = await asyncio.gather(*(bounds.end(number) for number in numbers))
-        left = [
-            end - max(read.get((topic, number), 0), starts[number]) for number, end in zip(numbers, ends, strict=True)
-        ]
+        starts, ends = await bounds.starts(numbers), await bounds.ends(numbers)
+        left = [ends[number] - max(read.get((topic, number), 0), starts[number]) for number in numbers]
         lags.append((adapter, topic, sum([max(each, 0) for each in left])))
     return lags

@@ -16,6 +16,10 @@ A worker that acquires a partition therefore reads ahead to its end, and then sk
 
 After a fault, a partition starts again without delaying others. Only the end of the group membership restarts the whole
 door.
+
+The reader `ADDED` is no door: it rejects the records of partitions that were added to `timer-request` after the
+service's start. Kafka cannot remove partitions, and the original number of partitions decides the partition of a timer
+id. So added partitions are never served, and clients with their own partitioner write there all the same.
 """
 
 import asyncio
@@ -27,7 +31,7 @@ from enum import StrEnum
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError, for_code
 
-from kafka_timers.adapters import ADAPTERS, KEEPINGS, WITH_IDS, adapter_group
+from kafka_timers.adapters import ADAPTERS, KEEPINGS, WITH_IDS, adapter_group, added_group
 from kafka_timers.adapters.ahead import look_ahead
 from kafka_timers.adapters.commands import (
     Command,
@@ -42,9 +46,9 @@ from kafka_timers.adapters.countdown import Callers
 from kafka_timers.adapters.ending import Ending
 from kafka_timers.adapters.headers import names_of, parser_of
 from kafka_timers.adapters.passing import DoorSettings, OwnedPartition, Passing
-from kafka_timers.adapters.source import SourceLog
+from kafka_timers.adapters.source import CutError, SourceLog
 from kafka_timers.broker import codes
-from kafka_timers.broker.bounds import LogBounds
+from kafka_timers.broker.bounds import Bound, LogBounds
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.odd_batches import shown
 from kafka_timers.broker.offsets import GroupOffsets
@@ -52,6 +56,7 @@ from kafka_timers.broker.producer import Producer
 from kafka_timers.broker.refusals import RefusedError
 from kafka_timers.clock import Clock
 from kafka_timers.core.callbacks import OVERHEAD_BYTES, topics_in
+from kafka_timers.core.refused import Reason
 from kafka_timers.core.routing import hash_of
 from kafka_timers.core.wire import REJECT_PREFIX, Topics, reject_headers
 from kafka_timers.errors import TopicsError
@@ -59,7 +64,7 @@ from kafka_timers.runtime.filling import Filling, Ready
 from kafka_timers.runtime.metrics import WorkerMetrics
 from kafka_timers.runtime.outlet import Outlet, transactional_id
 from kafka_timers.runtime.priority import PriorityGate
-from kafka_timers.runtime.rejecting import Headers, Refused, fitted
+from kafka_timers.runtime.rejecting import Refused, fitted
 from kafka_timers.runtime.shared_topic import SharedTopic
 from kafka_timers.runtime.targets import TopicLookup
 from kafka_timers.runtime.tasks import completed
@@ -76,9 +81,18 @@ _HAND_OVER_S = 2.0
 # Schedules that fall due while a backlog is passed on are read ahead as well.
 _AHEAD_S = 3_600
 
+# The reader of added partitions, in place of the name of an adapter.
+ADDED = "added"
+
 
 class AdapterReader:
-    """Reads *topic* through an adapter. The clock decides which records are past the grace; no timer fires by it."""
+    """
+    Reads *topic* through an adapter. The clock decides which records are past the grace; no timer fires by it.
+
+    Args:
+        name: name of the adapter, or `ADDED`.
+        first: the first partition to read.
+    """
 
     def __init__(
         self,
@@ -89,6 +103,7 @@ class AdapterReader:
         gate: PriorityGate,
         metrics: WorkerMetrics,
         clock: Clock,
+        first: int = 0,
     ) -> None:
         self._settings = settings
         self._name = name
@@ -97,15 +112,17 @@ class AdapterReader:
         self._gate = gate
         self._metrics = metrics
         self._clock = clock
-        self._title = f"door {name}={topic}"
+        self._is_door = name != ADDED
+        self._title = f"door {name}={topic}" if self._is_door else f"added partitions of {topic}"
         self._parse_record = self._parser()
-        self._group = self._group_in(settings.group)
+        self._group = adapter_group(settings.group, name) if self._is_door else added_group(settings.group)
         self._keeping = KEEPINGS.get(name)
         # The operator decides which topics workers may write to.
         is_allowed = bool(topics_in(settings.allowed_topics).match(topic))
         self._ended = self._keeping.ended if self._keeping and is_allowed else frozenset()
         self._sharing = SharedTopic(
-            settings.kafka, topic, self._group, settings.session_timeout_s, self._serve, self._is_read
+            *(settings.kafka, topic, self._group, settings.session_timeout_s, self._serve),
+            lambda at: bool(at.partition >= first),
         )
         self._lags: dict[TopicPartition, int] = {}
         self._turn = 0
@@ -116,13 +133,7 @@ class AdapterReader:
     def _parser(self) -> Callable[[SourceRecord], Parsed | StrEnum]:
         if self._name == "headers":
             return parser_of(names_of(self._settings.door_header))
-        return ADAPTERS[self._name]
-
-    def _group_in(self, group: str) -> str:
-        return adapter_group(group, self._name)
-
-    def _is_read(self, _: TopicPartition) -> bool:
-        return True
+        return ADAPTERS[self._name] if self._is_door else lambda _: Reason.PARTITION_ADDED
 
     async def run(self) -> None:
         """Read until cancelled. After a fault, start again from the committed offsets."""
@@ -195,19 +206,29 @@ class AdapterReader:
             committed = await producer.committed(at.topic, number)
             self._check_id(cluster, at, topic_id)
             bounds = LogBounds(cluster, at.topic)
+            read_to = await self._kept(bounds, at, committed) if committed else 0
             beginning = (await bounds.starts([number]))[number]
             # A leader without the records that were read leads no more.
-            ahead, latest = await bounds.end(number, above=committed - 1 if committed else None), dict[bytes, int]()
-            position = beginning if committed is None else max(committed, beginning)
+            ahead, latest = await bounds.end(number, above=read_to - 1 if read_to else None), dict[bytes, int]()
+            position = max(read_to, beginning)
             if self._name in WITH_IDS and ahead > position:
                 latest = await self._latest(cluster, at, position, ahead, ending, is_new=committed is None)
         except BaseException:
             await producer.stop()
             raise
-        source = SourceLog(cluster, at.topic, number, position, f"reading {number}")
+        epoch = committed.epoch if committed else -1
+        source = SourceLog(cluster, at.topic, number, position, f"reading {number}", epoch)
         log.info("%s: reads partition %d from offset %d", self._title, number, position)
         callers = Callers(required=settings.door_require_caller, limit=settings.door_caller_limit)
         return OwnedPartition(producer, source, position, ahead, latest, callers, topic_id, ending)
+
+    async def _kept(self, bounds: LogBounds, at: TopicPartition, committed: Bound) -> int:
+        """Return the offset from which the door reads on: the *committed* one, unless the log has lost it."""
+        kept_to = await bounds.kept(at.partition, committed.epoch) if committed.epoch >= 0 else committed.offset
+        if kept_to < committed.offset:
+            lost = CutError(at.topic, at.partition, kept_to, committed.offset)
+            log.error("%s: %s. It is read on from there", self._title, lost)
+        return min(kept_to, committed.offset)
 
     def _check_id(self, cluster: Cluster, at: TopicPartition, topic_id: bytes) -> None:
         if cluster.topic_id(at.topic) != topic_id:
@@ -228,11 +249,12 @@ class AdapterReader:
             return parsed
 
         backlog, keeping = (position, end), self._keeping
-        found = await look_ahead(cluster, at.topic, at.partition, backlog, parse, due_s, keeping, is_new=is_new)
-        if found.unread:
-            self._go_on_without(found.unread, at, is_new=is_new)
-        ending.over = found.over
-        return found.latest
+        latest, ending.over, unread = await look_ahead(
+            cluster, at.topic, at.partition, backlog, parse, due_s, keeping, is_new=is_new
+        )
+        if unread:
+            self._go_on_without(unread, at, is_new=is_new)
+        return latest
 
     def _go_on_without(self, unread: list[int], at: TopicPartition, *, is_new: bool) -> None:
         """
@@ -249,14 +271,14 @@ class AdapterReader:
         """Update the lag of a partition that nobody reads at the moment."""
         number, bounds = at.partition, LogBounds(cluster, at.topic)
         offsets = GroupOffsets(cluster, self._group, _RETRY_S, "unread")
-        read = await offsets.committed(at.topic, number)
-        if read is None:
-            read = (await bounds.starts([number]))[number]
+        committed = await offsets.committed(at.topic, number)
+        read = committed.offset if committed else (await bounds.starts([number]))[number]
         self._lags[at] = max(await bounds.end(number) - read, 0)
         self._show_lag()
 
     def _show_lag(self) -> None:
-        self._metrics.door_lag.labels(self._name, self._topic).set(sum(self._lags.values()))
+        if self._is_door:
+            self._metrics.door_lag.labels(self._name, self._topic).set(sum(self._lags.values()))
 
     async def _follow(self, cluster: Cluster, at: TopicPartition, owned: OwnedPartition) -> None:
         source = owned.source
@@ -281,9 +303,9 @@ class AdapterReader:
         self, at: TopicPartition, owned: OwnedPartition, records: Sequence[SourceRecord], position: int
     ) -> None:
         """Pass *records* on. Afterwards the partition has been read up to *position*."""
-        batch, producer = await self._built(owned, records), owned.producer
+        batch = await self._built(owned, records)
         try:
-            await self._commit(at, producer, [*batch.batches, *batch.tombstones], position)
+            await self._commit(at, owned, [*batch.batches, *batch.tombstones], position)
         except RefusedError as error:
             refused = [each for each in error.refusals if each.topic == at.topic]
             if not batch.tombstones or not refused:
@@ -294,23 +316,28 @@ class AdapterReader:
                 f"{self._title}: {at.topic} partition {at.partition} takes no tombstones ({refused[0]}), so schedules "
                 "that are refused stay there. Give workers the rights that `kafka-timers acls` lists, and restart them"
             )
-            await producer.abort()
-            await self._commit(at, producer, batch.batches, position)
+            await owned.producer.abort()
+            await self._commit(at, owned, batch.batches, position)
         owned.position = position
         if position >= owned.ahead:
             owned.latest = {}
             owned.ending.forget()
         self._count(owned, len(records), batch)
 
-    async def _commit(self, at: TopicPartition, producer: Producer, batches: Iterable[Ready], position: int) -> None:
+    async def _commit(self, at: TopicPartition, owned: OwnedPartition, batches: Iterable[Ready], position: int) -> None:
+        producer = owned.producer
         producer.begin()
         for ready, topic, to in batches:
             producer.send(ready, topic, to)
-        await producer.send_offsets(at.topic, {at.partition: position})
+        await producer.send_offsets(at.topic, {at.partition: position}, owned.source.epoch)
         await producer.commit()
 
     def _count(self, owned: OwnedPartition, records: int, batch: Passing) -> None:
         metrics, name = self._metrics, self._name
+        if not self._is_door:
+            for reason, count in batch.refused.items():
+                metrics.rejected.labels(reason).inc(count)
+            return
         metrics.door_records.labels(name).inc(records)
         metrics.door_requests.labels(name).inc(batch.made)
         for reason, count in batch.refused.items():
@@ -374,13 +401,12 @@ class AdapterReader:
                 log.exception("%s fails on the record at %s, which is refused", self._title, place)
             return Refusal.UNREADABLE
 
-    def _told_of(self, record: SourceRecord, reason: StrEnum) -> Headers:
-        [headers] = reject_headers(reason, record.topic, record.partition, [record.offset])
-        return [*headers, (REJECT_PREFIX + "door", self._name.encode())]
-
     def _reject(self, filling: Filling, record: SourceRecord, reason: StrEnum, now_ms: int) -> None:
         outlet, own = self._outlet, [(shown(name), content) for name, content in record.headers]
         room = outlet.rejected_takes.batch_bytes_max - OVERHEAD_BYTES
-        key, value, headers = fitted(Refused(self._told_of(record, reason), record.key, record.value, own), room)
+        [about] = reject_headers(reason, record.topic, record.partition, [record.offset])
+        if self._is_door:
+            about = [*about, (REJECT_PREFIX + "door", self._name.encode())]
+        key, value, headers = fitted(Refused(about, record.key, record.value, own), room)
         at = record.partition % outlet.rejected_takes.partitions
         filling.add(outlet.rejected, at, now_ms, key, value, headers)

@@ -7,7 +7,7 @@ its own fetches and its own connection.
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import islice
 from typing import Any, NamedTuple
@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 _WAIT_MS, _WAIT_LONG_MS = 1_000, 2_000
 _QUIET_FETCHES = 5
 _RETRY_S = 0.1
+# Some 5 ms of work between two turns of the event loop.
+_STRIDE_RECORDS = 250
 # Another leader may answer, or the same one later.
 _DELAYS = (KafkaConnectionError, RequestTimedOutError, StaleMetadata)
 
@@ -43,6 +45,16 @@ class _Read(NamedTuple):
     headers: SourceHeaders
 
 
+class CutError(Exception):
+    """The log has lost its records from offset *kept_to* on. It was read up to offset *to*."""
+
+    def __init__(self, topic: str, number: int, kept_to: int, to: int) -> None:
+        super().__init__(
+            f"{topic} partition {number} has lost its records from offset {kept_to} on, as in an unclean election, and "
+            f"was read up to {to}"
+        )
+
+
 class SourceLog:
     """
     Reads the records of a partition.
@@ -50,15 +62,18 @@ class SourceLog:
     Args:
         cluster: the cluster to ask. It must have looked the topic up.
         lane: lane of the fetches; nothing else may use it.
+        epoch: leader epoch under which the records below *position* were read; -1 for any.
 
     Attributes:
         position: the offset after all taken records, and after markers and aborted records.
+        epoch: the leader epoch under which the log was read last.
         stable: the last stable offset in the last fetch. Committed readers can read up to it; no transaction is open
             below it.
     """
 
-    def __init__(self, cluster: Cluster, topic: str, number: int, position: int, lane: str) -> None:
+    def __init__(self, cluster: Cluster, topic: str, number: int, position: int, lane: str, epoch: int = -1) -> None:
         self.position = self.stable = position
+        self.epoch = epoch
         self._cluster = cluster
         self._topic = topic
         self._number = number
@@ -83,6 +98,7 @@ class SourceLog:
         Return the next records, at most *count_max*, offsets ascending; none if none arrived within two seconds.
 
         Raises:
+            CutError: the log has lost records that were read.
             OffsetOutOfRangeError: the log ends before the position.
             CorruptRecordException: a batch is damaged.
             aiokafka.errors.KafkaError: the leader refuses. If no leader answers, this waits.
@@ -90,6 +106,7 @@ class SourceLog:
         if self._left is None:
             coming, self._coming = self._coming, None
             fetched = await (coming or self._fetched(self._behind))
+            await self._led(fetched.epoch)
             self._left, self._behind, self.stable = fetched.records, fetched.position, fetched.stable
             if fetched.is_large:
                 # Fetch more while the caller works on these.
@@ -110,6 +127,14 @@ class SourceLog:
         if self._coming is not None:
             await cancel([self._coming])
         await self._cluster.close_lane(self._lane)
+
+    async def _led(self, epoch: int) -> None:
+        """Check that a leader of a later *epoch* has what was read before."""
+        if epoch <= self.epoch:
+            return
+        if self.epoch >= 0 and (kept_to := await self._bounds.kept(self._number, self.epoch)) < self._behind:
+            raise CutError(self._topic, self._number, kept_to, self._behind)
+        self.epoch = epoch
 
     async def _fetched(self, position: int) -> Fetched:
         """Ask the leader, whichever broker that is, until one answers."""
@@ -151,3 +176,25 @@ class SourceLog:
         where = f"{self._topic} partition {self._number}"
         log.warning("%s: offsets %d to %d were deleted before they were read", where, position, start - 1)
         return start
+
+
+async def read_through(
+    source: SourceLog, end: int, take: Callable[[SourceRecord], None], *, limit_s: float | None = None
+) -> None:
+    """
+    Call *take* with the records of *source* until it is at the offset *end*, and close it.
+
+    Raises:
+        TimeoutError: nothing came for *limit_s* seconds.
+        aiokafka.errors.KafkaError: as `SourceLog.take`.
+    """
+    try:
+        while source.position < end:
+            async with asyncio.timeout(limit_s):
+                records = await source.take(_STRIDE_RECORDS)
+            for record in records:
+                take(record)
+            # Let ticks and heartbeats have their turn.
+            await asyncio.sleep(0)
+    finally:
+        await source.close()

@@ -7,15 +7,15 @@ offset also has everything acknowledged before it.
 """
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from typing import NamedTuple
 
-from aiokafka.errors import KafkaError, for_code
+from aiokafka.errors import KafkaError, KafkaTimeoutError, for_code
 
 from kafka_timers.broker import codes
 from kafka_timers.broker.cluster import Cluster, Leader, limited
-from kafka_timers.broker.requests import ListOffsets
+from kafka_timers.broker.requests import EpochEnd, ListOffsets
 
 _PAUSE_S = 0.1
 
@@ -27,6 +27,10 @@ class Bound(NamedTuple):
 
     offset: int
     epoch: int
+
+
+# Asks a broker that leads a partition, and returns its answer, or an error number.
+_Asking = Callable[[Leader], Awaitable[Bound | int]]
 
 
 class LogBounds:
@@ -48,6 +52,17 @@ class LogBounds:
         self._lane = f"bounds of {topic}"
         self._limit_s = limit_s
         self._is_committed = is_committed
+
+    @property
+    def numbers(self) -> list[int]:
+        """The topic's partitions, as far as known."""
+        return self._cluster.partitions(self._topic)
+
+    @property
+    def log_id(self) -> bytes:
+        """Kafka's id of the topic; empty if no broker tells one."""
+        told = self._cluster.topic_id(self._topic)
+        return told if any(told) else b""
 
     async def starts(self, numbers: Collection[int]) -> dict[int, int]:
         """Return the first offset that each partition still has."""
@@ -92,6 +107,28 @@ class LogBounds:
         first = await self._ask(number, moment_ms)
         return None if first.offset < 0 else first.offset
 
+    async def has_before(self, number: int, moment_ms: int) -> bool:
+        """Tell whether the log has a record that was appended before *moment_ms* (UNIX milliseconds)."""
+        start, since = (await self.starts([number]))[number], await self.since(number, moment_ms)
+        return (await self.watermark(number) if since is None else since) > start
+
+    async def kept(self, number: int, epoch: int) -> int:
+        """
+        Return the offset below which the log has what it had under a leader *epoch*. It lies below what was read then
+        where the log was cut, as by an unclean election. Where no epoch tells, it is the end of the log.
+        """
+        found = Bound(-1, -1)
+        try:
+            if epoch >= 0:
+                found = await self._from_leader(number, lambda leader: self._epoch_end(leader, number, epoch))
+        except KafkaTimeoutError:
+            leader = self._cluster.leader(self._topic, number)
+            if leader is None or leader.epoch >= epoch or self.log_id:
+                raise
+            # Nobody leads in a later epoch: it is another topic, though no id tells it.
+            return 0
+        return await self.watermark(number) if found.offset < 0 else found.offset
+
     async def told_by(
         self, node: int, numbers: Collection[int], moment: int = ListOffsets.END, *, is_committed: bool = True
     ) -> dict[int, Bound | int]:
@@ -100,9 +137,6 @@ class LogBounds:
         number.
 
         The wait ends early if *node* was known to lead one of the partitions, and leads it no more.
-
-        Raises:
-            aiokafka.errors.KafkaError: the broker does not answer.
         """
         request = ListOffsets(self._topic, numbers, moment, is_committed=is_committed)
         led = [(self._topic, number) for number in self._cluster.led(self._topic, numbers).get(node, ())]
@@ -116,7 +150,26 @@ class LogBounds:
                     self._cluster.learn(self._topic, number, Leader(node, epoch))
         return bounds
 
+    async def _epoch_end(self, leader: Leader, number: int, epoch: int) -> Bound | int:
+        if leader.epoch < epoch:
+            return codes.NOT_LEADER
+        answer = await self._cluster.send(
+            leader.node, EpochEnd(self._topic, number, leader.epoch, epoch), lane=self._lane
+        )
+        [(_, [(code, _, found, end, *_)], *_)] = answer.topics
+        return code or Bound(end, found)
+
     async def _ask(self, number: int, moment: int, *, is_committed: bool = True) -> Bound:
+        """Return what the leader tells of *moment*, see `ListOffsets`."""
+
+        async def told(leader: Leader) -> Bound | int:
+            bound = (await self.told_by(leader.node, [number], moment, is_committed=is_committed))[number]
+            is_late = isinstance(bound, Bound) and moment == ListOffsets.END and bound.epoch < leader.epoch
+            return codes.NOT_LEADER if is_late else bound
+
+        return await self._from_leader(number, told)
+
+    async def _from_leader(self, number: int, told: _Asking) -> Bound:
         """Ask the leader, whichever broker that is, until one answers."""
         why = "no leader is known"
         what = f"no broker tells the bounds of {self._topic} partition {number} within {self._limit_s:g} s"
@@ -124,25 +177,23 @@ class LogBounds:
             while True:
                 if leader := self._cluster.leader(self._topic, number):
                     why = f"{self._name_of(leader)} has not answered yet"
-                    bound = await self._ask_leader(leader, number, moment, is_committed=is_committed)
+                    bound = await self._answer_of(leader, number, told)
                     if isinstance(bound, Bound):
                         return bound
                     why = bound
                 await asyncio.sleep(_PAUSE_S)
                 await self.refresh()
 
-    async def _ask_leader(self, leader: Leader, number: int, moment: int, *, is_committed: bool) -> Bound | str:
-        """Return the answer of *leader*, or as text the reason to ask again."""
+    async def _answer_of(self, leader: Leader, number: int, told: _Asking) -> Bound | str:
+        """Return what *leader* has *told*, or as text the reason to ask again."""
         try:
-            bound = (await self.told_by(leader.node, [number], moment, is_committed=is_committed))[number]
+            bound = await told(leader)
         except KafkaError as error:
             if not error.retriable:
                 raise
             return str(error)
         if isinstance(bound, Bound):
-            if moment != ListOffsets.END or bound.epoch >= leader.epoch:
-                return bound
-            bound = codes.NOT_LEADER
+            return bound
         why = f"{self._name_of(leader)} answers {codes.name_of(bound)}"
         if bound not in codes.DELAYS_OF_LEADERS:
             raise for_code(bound)(f"{self._topic} partition {number}: {why}")

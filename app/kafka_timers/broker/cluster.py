@@ -248,12 +248,7 @@ class Cluster:
             move.set_result(None)
 
     async def coordinator(self, kind: CoordinationType, name: str) -> int:
-        """
-        Return the broker that coordinates the transactional id *name*, or the group of that name.
-
-        Raises:
-            aiokafka.errors.KafkaError: no broker answers, or there is no coordinator now.
-        """
+        """Return the broker that coordinates the transactional id *name*, or the group of that name."""
         answer = await self.ask_any(FindCoordinatorRequest(name, kind))
         if answer.error_code:
             raise for_code(answer.error_code)(
@@ -262,16 +257,6 @@ class Cluster:
         node: int = answer.coordinator_id
         self._brokers.setdefault(node, _Address(answer.host, answer.port))
         return node
-
-    async def leaderless(self) -> dict[str, dict[int, tuple[int, ...]]]:
-        """Return the partitions without a leader, of all visible topics, with the replicas that are offline."""
-        answer = await self.ask_any(Metadata(None))
-        found: dict[str, dict[int, tuple[int, ...]]] = {}
-        for _, topic, _, _, partitions, *_ in answer.topics:
-            for _, number, leader, _, _, _, offline, *_ in partitions:
-                if leader < 0:
-                    found.setdefault(topic, {})[number] = tuple(offline)
-        return found
 
     def any_node(self) -> int:
         """
@@ -336,7 +321,6 @@ class Cluster:
 
         Raises:
             LoginError: there are no credentials to log in with.
-            aiokafka.errors.KafkaError: no broker answers.
         """
         return (await self._ask_some(request, 1, [*dict.fromkeys((*self._brokers.values(), *self._entries))]))[0]
 

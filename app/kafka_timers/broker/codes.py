@@ -5,8 +5,10 @@ from aiokafka.errors import for_code
 UNKNOWN_TOPIC_OR_PARTITION = 3
 LEADER_NOT_AVAILABLE = 5
 NOT_LEADER = 6
+REQUEST_TIMED_OUT = 7
 RECORD_LIST_TOO_LARGE = 18
 MESSAGE_TOO_LARGE = 10
+NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS_AFTER_APPEND = 19, 20
 TOPIC_AUTHORIZATION_FAILED = 29
 DUPLICATE_SEQUENCE_NUMBER = 46
 CONCURRENT_TRANSACTIONS = 51
@@ -31,11 +33,20 @@ DELAYS_OF_COORDINATORS = frozenset((_COORDINATOR_LOADING, *ELSEWHERE, *COMPLETIN
 # Ask again: the leader has moved or is not ready, replicas are missing, or the transaction before is not complete.
 DELAYS_OF_LEADERS = frozenset(
     (
-        *(2, UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, NOT_LEADER, 7, 8, 9, 13),
-        *(_COORDINATOR_LOADING, *ELSEWHERE, 19, 20, CONCURRENT_TRANSACTIONS, 56),
+        *(2, UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, NOT_LEADER, REQUEST_TIMED_OUT, 8, 9, 13),
+        *(_COORDINATOR_LOADING, *ELSEWHERE, CONCURRENT_TRANSACTIONS, 56),
+        *(NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS_AFTER_APPEND),
         *(FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, 78, 89),
     )
 )
+# For how many seconds to wait for a partition that takes nothing before going on without it. An election takes 9 s and
+# more. Replicas that a leader lacks will be missing for long; a replica that has just died times requests out.
+UNAVAILABLE_AFTER_S = {
+    NOT_ENOUGH_REPLICAS: 2.0,
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND: 2.0,
+    REQUEST_TIMED_OUT: 12.0,
+    LEADER_NOT_AVAILABLE: 15.0,
+}
 # These errors concern the producer or its request. An error in none of these sets is a refusal by the topic itself.
 OF_THE_PRODUCER = FENCED | {-1, 31, 33, 35, 42, 45, 48, 53, 58, 59, 120}
 

@@ -53,6 +53,7 @@ class Coordinator:
 
     Attributes:
         identity: producer id and epoch, set by `init`. It may change with each transaction.
+        link: the connection to the coordinator.
         joins_by_writing: True if a write adds a partition to the transaction (the second protocol).
     """
 
@@ -62,12 +63,7 @@ class Coordinator:
         self._cluster = cluster
         self._name = transactional_id
         self._timeout_s = timeout_s
-        self._link = CoordinatorLink(cluster, CoordinationType.TRANSACTION, transactional_id, timeout_s, lane)
-
-    @property
-    def trouble(self) -> str:
-        """The reason why the coordinator does not answer, as far as known; empty if it does."""
-        return self._link.trouble
+        self.link = CoordinatorLink(cluster, CoordinationType.TRANSACTION, transactional_id, timeout_s, lane)
 
     async def init(self) -> None:
         """
@@ -75,7 +71,6 @@ class Coordinator:
 
         Raises:
             SettingsError: the brokers allow no transaction to last that long.
-            aiokafka.errors.KafkaError: no broker answers, or it refuses.
         """
         request = InitProducerId(self._name, int(self._timeout_s * 1000))
         try:
@@ -104,14 +99,14 @@ class Coordinator:
         def errors_in(answer: Any) -> dict[tuple[str, int], int]:
             return {(topic, number): code for topic, numbers in answer.errors for number, code in numbers if code}
 
-        answer = await self._link.ask(
+        answer = await self.link.ask(
             AddPartitionsToTxnRequest(self._name, *self.identity, list(by_topic.items())),
             lambda answer: gravest(errors_in(answer).values()),
             to="add partitions to a transaction",
         )
         errors = errors_in(answer)
         if others := codes.OF_THE_PRODUCER.intersection(errors.values()):
-            self._link.refuse(min(others), "add partitions to a transaction")
+            self.link.refuse(min(others), "add partitions to a transaction")
         return errors
 
     async def add_group(self, group: str) -> None:
@@ -143,9 +138,6 @@ class Coordinator:
         The coordinator *writes* a later epoch for this. A mere answer would prove nothing, since a coordinator that was
         cut off from the others does not know of a later producer. Another producer may take over right after the
         answer.
-
-        Raises:
-            aiokafka.errors.KafkaError: the coordinator does not answer, or refuses.
         """
         request: Request[Any]
         if self.joins_by_writing:
@@ -163,7 +155,7 @@ class Coordinator:
         return True
 
     async def _obeyed(self, request: Request[Any], what: str, limit_s: float | None = None) -> Any:
-        return await self._link.obeyed(request, attrgetter("error_code"), what, limit_s)
+        return await self.link.obeyed(request, attrgetter("error_code"), what, limit_s)
 
     def _is_now(self, answer: Any) -> None:
         self.identity = Identity(answer.producer_id, answer.producer_epoch)

@@ -17,7 +17,8 @@ from aiokafka.protocol.api import Request
 from kafka_timers.broker import codes
 from kafka_timers.broker.cluster import Cluster, limited
 
-# The first pause is for a transaction that is about to complete, which takes milliseconds. The second is for a broker.
+# The first pause is for a transaction that is about to complete: milliseconds, or minutes where a topic lacks replicas,
+# so it grows. The second is for a broker.
 _SOON_S, _LATER_S = 0.02, 0.1
 _WORDS = {CoordinationType.TRANSACTION: "transactional id", CoordinationType.GROUP: "group"}
 
@@ -70,7 +71,7 @@ class CoordinatorLink:
             KafkaTimeoutError: there was no final answer within the limit.
             aiokafka.errors.KafkaError: the connection fails, and would fail again.
         """
-        unanswered, limit_s = self.unanswered, limit_s or self._timeout_s
+        unanswered, limit_s, soon_s = self.unanswered, limit_s or self._timeout_s, _SOON_S
         async with limited(limit_s, lambda: f"asked to {to} for {limit_s:g} s: {self.trouble}"):
             while True:
                 pause_s = _LATER_S
@@ -95,7 +96,7 @@ class CoordinatorLink:
                     if code in codes.ELSEWHERE:
                         self.node = None
                     elif code in codes.COMPLETING:
-                        pause_s = _SOON_S
+                        pause_s, soon_s = soon_s, min(1.05 * soon_s, 10 * _LATER_S)
                 await asyncio.sleep(pause_s)
 
     async def obeyed(

@@ -25,6 +25,7 @@ from kafka_timers.broker import codes
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.odd_batches import records_of
 from kafka_timers.broker.requests import Fetch
+from kafka_timers.core.log_identity import mark_of
 from kafka_timers.core.wire import Record
 
 _BYTES_MAX, _BYTES_MIN = 8 << 20, 64 << 10
@@ -52,6 +53,8 @@ class Fetched:
         is_large: True if the partition probably has more records already.
         stable: the last stable offset: no transaction is open below it, so committed readers can read up to it.
         end: the offset after the last record. It lies above `stable` while a transaction is open.
+        epoch: the leader epoch under which they were read; -1 if it is not known.
+        mark: of the first batch, see `log_identity`; empty if there is none.
     """
 
     records: Iterator[Record]
@@ -59,6 +62,8 @@ class Fetched:
     is_large: bool
     stable: int
     end: int
+    epoch: int
+    mark: bytes = b""
 
 
 class _Session:
@@ -130,9 +135,6 @@ class Fetcher:
             wait_ms: how long the broker waits for a first record, in milliseconds.
             anew: whether to return all partitions. If not, those are left out which have no more to tell than when this
                 node was last fetched from.
-
-        Raises:
-            aiokafka.errors.KafkaError: *node* does not answer.
         """
         session = self._sessions.setdefault(node, _Session())
         if anew:
@@ -147,19 +149,14 @@ class Fetcher:
             words = codes.name_of(answer.error_code)
             raise for_code(answer.error_code)(f"{self._cluster.name_of(node)}: fetching {self._topic}: {words}")
         session.answered(answer.session, wanted)
-        return self._parts(answer, node, positions)
+        return self._parts(answer, node, wanted)
 
     async def fetch_one(self, number: int, position: int, wait_ms: int) -> Fetched | KafkaError:
-        """
-        Return the records of one partition from *position* on, or the reason why it cannot be read, see `fetch`.
-
-        Raises:
-            aiokafka.errors.KafkaError: the leader does not answer.
-        """
+        """Return the records of one partition from *position* on, or the reason why it cannot be read, see `fetch`."""
         for node in self.leaders([number]):
-            positions = {number: position}
-            answer = await self._ask(node, (self._wanted(node, positions), (), _NO_SESSION), wait_ms)
-            if (part := self._parts(answer, node, positions).get(number)) is not None:
+            wanted = self._wanted(node, {number: position})
+            answer = await self._ask(node, (wanted, (), _NO_SESSION), wait_ms)
+            if (part := self._parts(answer, node, wanted).get(number)) is not None:
                 return part
             # This is how a broker answers while a quota holds us back.
             return StaleMetadata(f"{self._cluster.name_of(node)} sends nothing for now, because of a quota")
@@ -184,16 +181,16 @@ class Fetcher:
         self._bytes_max[node] = min(bytes_max * 2, _BYTES_MAX)
         return answer
 
-    def _parts(self, answer: Any, node: int, positions: Mapping[int, int]) -> dict[int, Fetched | KafkaError]:
+    def _parts(self, answer: Any, node: int, wanted: _Wanted) -> dict[int, Fetched | KafkaError]:
         came: dict[int, Fetched | KafkaError] = {}
         for _, partitions, *_ in answer.topics:
             for number, code, end, stable, _, aborted, _, data, *_ in partitions:
-                position = positions[number]
+                epoch, position = wanted[number]
                 if code:
                     came[number] = self._failure(code, node, number, position)
                     continue
                 ends = [(producer_id, first) for producer_id, first, *_ in aborted or ()]
-                came[number] = parsed(data or b"", ends, position, stable, end)
+                came[number] = parsed(data or b"", ends, position, stable, end, epoch)
         return came
 
     def _epoch(self, number: int, node: int) -> int:
@@ -209,7 +206,9 @@ class Fetcher:
         return kind(f"{where} cannot be read at offset {position}: {codes.name_of(code)}")
 
 
-def parsed(data: bytes, aborted: Sequence[tuple[int, int]], position: int, stable: int, end: int) -> Fetched:
+def parsed(
+    data: bytes, aborted: Sequence[tuple[int, int]], position: int, stable: int, end: int, epoch: int
+) -> Fetched:
     """
     Parse the answer to a fetch. *aborted* has producer id and first offset of each aborted transaction that overlaps
     the batches.
@@ -227,7 +226,14 @@ def parsed(data: bytes, aborted: Sequence[tuple[int, int]], position: int, stabl
         len(data) >= _PARTITION_BYTES_MAX // 2,
         stable,
         end,
+        epoch,
+        _mark_of(batches[0]) if batches else b"",
     )
+
+
+def _mark_of(batch: Any) -> bytes:
+    # Of the formats before Kafka 0.11 the parser tells no offset.
+    return mark_of(batch.base_offset, batch.max_timestamp, batch.crc) if hasattr(batch, "crc") else b""
 
 
 def _committed(batches: Iterable[Any], aborted: Sequence[tuple[int, int]]) -> Iterator[Any]:

@@ -43,12 +43,7 @@ class Group(NamedTuple):
 
 @asynccontextmanager
 async def joining(kafka: Kafka, group: str, **options: Any) -> AsyncIterator[Joined]:
-    """
-    Yield a member of *group* that reads nothing, and stop it at the end, even while the broker is away.
-
-    Raises:
-        aiokafka.errors.KafkaError: no broker answers.
-    """
+    """Yield a member of *group* that reads nothing, and stop it at the end, even while the broker is away."""
     member = Joined(**kafka.client_options(), group_id=group, enable_auto_commit=False, **options)
     try:
         await member.start()
@@ -70,10 +65,6 @@ async def group_of(cluster: Cluster, group: str, limit_s: float) -> Group:
     """
     Return the members of *group*; none if there is no such group. It tries for *limit_s* seconds; meanwhile the
     coordinator may move.
-
-    Raises:
-        KafkaTimeoutError: no coordinator answered within *limit_s*.
-        aiokafka.errors.KafkaError: the coordinator refuses.
     """
     what, link = "tell its members", _link(cluster, group, limit_s)
     answer = await link.ask(DescribeGroupsRequest([group]), lambda answer: answer.groups[0][0], to=what)
@@ -103,10 +94,6 @@ async def remove_member(kafka: Kafka, group: str, member_id: str, limit_s: float
 
     Returns:
         True if it still was a member.
-
-    Raises:
-        KafkaTimeoutError: the coordinator did not answer within *limit_s*.
-        aiokafka.errors.KafkaError: the coordinator refuses, or no broker answers.
     """
     async with Cluster.open(kafka) as cluster:
         what, link = f"remove member {member_id}", _link(cluster, group, limit_s)

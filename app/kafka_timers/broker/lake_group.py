@@ -36,9 +36,6 @@ async def tell_closed(kafka: Kafka, prefix: str, second: int, landed: Mapping[in
     """
     Tell the workers that they have all far requests up to *second*. All requests below the offsets *landed*, by
     partition of `timer-request`, are landed.
-
-    Raises:
-        BrokerError: no broker answers within some 10 s, or it refuses.
     """
     # Readers ask for partition 0.
     offsets = [(number, offset, str(second)) for number, offset in sorted(({0: 0} | dict(landed)).items())]
@@ -54,12 +51,7 @@ async def tell_closed(kafka: Kafka, prefix: str, second: int, landed: Mapping[in
 
 
 async def closed_second(cluster: Cluster, prefix: str) -> int | None:
-    """
-    Return the UNIX second up to which workers have all far requests; None if no lake has written it.
-
-    Raises:
-        aiokafka.errors.KafkaError: no coordinator answers within some seconds, or it refuses.
-    """
+    """Return the UNIX second up to which workers have all far requests; None if no lake has written it."""
     request = OffsetFetchRequest(lake_group(prefix), [(Topics.of(prefix).requests, [0])])
 
     def code_of(answer: Any) -> int:

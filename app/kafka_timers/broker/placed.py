@@ -16,7 +16,6 @@ async def request_at(kafka: Kafka, prefix: str, request: str, **options: Any) ->
     Return the parsed request at partition:offset on `timer-request`; None as in `record_at`.
 
     Raises:
-        BrokerError: as `record_at`.
         WireError: the record is not a valid request.
     """
     record = await record_at(kafka, prefix, request, **options)
@@ -47,9 +46,6 @@ async def latest_values(kafka: Kafka, topic: str, numbers: Iterable[int], **opti
     """
     Return the latest value of each key in some partitions. Keys whose latest record is a tombstone are left out.
     Connection options override those of *kafka*.
-
-    Raises:
-        BrokerError: no broker answers within some 10 s, or it refuses.
     """
     found: dict[bytes, bytes] = {}
     async with TopicLog.open(kafka, topic, **options) as (log,):

@@ -11,8 +11,9 @@ numbers.
 """
 
 import asyncio
+import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -20,6 +21,7 @@ from aiokafka.errors import KafkaError, ProducerFenced, for_code
 
 from kafka_timers.broker import codes
 from kafka_timers.broker.batches import Batch
+from kafka_timers.broker.bounds import Bound
 from kafka_timers.broker.cluster import Cluster, limited
 from kafka_timers.broker.coordinator import Coordinator
 from kafka_timers.broker.offsets import GroupOffsets
@@ -29,6 +31,8 @@ from kafka_timers.broker.requests import Produce, ProduceInTransaction
 # How long a leader may wait for the other replicas: less than the limit of a request.
 _REPLICAS_S = 3.0
 _SOON_S, _LATER_S = 0.02, 0.1
+# A compacted topic refuses records without a key.
+_BARRIER_KEY = b"barrier"
 
 _Place = tuple[str, int]
 
@@ -43,7 +47,8 @@ class _Partition:
     sequence: int = 0
     offset: int = -1
     has_joined: bool = False
-    missing_since_s: float | None = None
+    # Whether it does not take the first batch since brokers do not know it, or for another reason, and since when.
+    delay: tuple[bool, float] | None = None
     trouble: str = ""
 
 
@@ -62,6 +67,8 @@ class Producer:
         group: consumer group whose offsets it commits; needs a transactional id.
         missing_s: a partition that brokers do not know for this time is refused. A new one becomes known everywhere
             sooner.
+        gives_up_on: tells whether the partitions of a topic are refused when they are unavailable for long, as in
+            `codes.UNAVAILABLE_AFTER_S`. Others are waited for.
     """
 
     def __init__(
@@ -73,6 +80,7 @@ class Producer:
         lane: str,
         group: str = "",
         missing_s: float = 1.0,
+        gives_up_on: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self.coordinator = Coordinator(cluster, transactional_id, timeout_s, f"{lane} coordination")
         self._offsets = GroupOffsets(cluster, group, timeout_s, f"{lane} offsets")
@@ -84,6 +92,7 @@ class Producer:
         self._batch_bytes_max = batch_bytes_max
         self._lane = lane
         self._missing_s = missing_s
+        self._gives_up_on = gives_up_on
         self._partitions: dict[_Place, _Partition] = {}
         # Partitions with a batch to send, by leader; and the tasks that send, by leader.
         self._ready: dict[int, dict[_Place, _Partition]] = {}
@@ -100,8 +109,9 @@ class Producer:
         self._failed: tuple[type[KafkaError], str] | None = None
 
     async def start(self) -> None:
-        """Become the producer of the transactional id. Raises as `Coordinator.init`."""
+        """Become the producer of the transactional id, once or again. Raises as `Coordinator.init`."""
         await self.coordinator.init()
+        self._partitions.clear()
 
     async def stop(self) -> None:
         """Disconnect. Brokers abort an open transaction when the next producer starts, or after its timeout."""
@@ -164,7 +174,7 @@ class Producer:
                 to.batches.remove(batch)
                 self._settle(1)
 
-    async def send_offsets(self, topic: str, offsets: Mapping[int, int]) -> None:
+    async def send_offsets(self, topic: str, offsets: Mapping[int, int], epoch: int = -1) -> None:
         """
         Commit *offsets* of *topic*, by partition, for the group as part of the transaction.
 
@@ -176,9 +186,9 @@ class Producer:
             await coordinator.add_group(self._offsets.group)
         self._has_offsets = True
         joins, identity = coordinator.joins_by_writing, coordinator.identity
-        await self._offsets.commit(self._name or "", identity, topic, offsets, joins=joins)
+        await self._offsets.commit(self._name or "", identity, topic, offsets, epoch, joins=joins)
 
-    async def committed(self, topic: str, number: int) -> int | None:
+    async def committed(self, topic: str, number: int) -> Bound | None:
         """
         Return the committed offset of a partition. All commits of earlier producers are included.
 
@@ -187,21 +197,21 @@ class Producer:
         once all in-sync replicas have it, so it also has all earlier ones. Call this between transactions only.
 
         Returns:
-            The offset of the next record to read; None if none is committed.
+            The offset of the next record to read, and the leader epoch under which the ones before were read, or -1;
+            None if none is committed.
 
         Raises:
             KafkaTimeoutError: no broker has given a proof in time.
-            aiokafka.errors.KafkaError: the coordinator of the transaction or of the group refuses.
         """
         what = f"the offset of group {self._offsets.group} for {topic} partition {number} is not proved"
         async with limited(self._timeout_s, lambda: f"{what} within {self._timeout_s:g} s: {self.trouble}"):
             while True:
                 self.begin()
                 await self.send_offsets(topic, {number: 0})
-                taken_by = self._offsets.answered_by
+                taken_by = self._offsets.link.node
                 await self.abort()
                 offset = await self._offsets.committed(topic, number)
-                if self._offsets.answered_by == taken_by:
+                if self._offsets.link.node == taken_by:
                     return offset
 
     async def flush(self) -> None:
@@ -224,7 +234,7 @@ class Producer:
     def trouble(self) -> str:
         """The reason why sending does not go on, as far as known; empty if it does."""
         troubles = [to.trouble for to in self._partitions.values() if to.trouble]
-        return "; ".join(filter(None, [self.coordinator.trouble, self._offsets.trouble, *troubles[:3]]))
+        return "; ".join(filter(None, [self.coordinator.link.trouble, self._offsets.link.trouble, *troubles[:3]]))
 
     async def commit(self) -> None:
         """Commit: all batches since `begin` appear at once. Raises as `flush` and `Coordinator.end`."""
@@ -250,6 +260,32 @@ class Producer:
         self._partitions.clear()
         return is_held
 
+    async def barrier(self, topics: Sequence[str], partition: int) -> list[int]:
+        """
+        Write a record to *partition* of each topic, abort it, so that no reader of committed records gets it, and
+        return their offsets.
+
+        A broker acknowledges them once all in-sync replicas have them, which a cut off broker cannot do: whoever reads
+        a topic up to this offset has all that was committed before. If a broker has lost the end of the earlier
+        transaction of this id, as a killed Kafka 4.3 may, this one ends it, so that readers do not wait for ever.
+
+        Returns:
+            -1 in place of an offset that no broker tells, as where it has taken the record twice.
+
+        Raises:
+            RefusedError: a topic refuses the record.
+            KafkaError: a record was not written.
+        """
+        self.begin()
+        for topic in topics:
+            batch = self.new_batch()
+            batch.append(timestamp=None, key=_BARRIER_KEY, value=b"")
+            self.send(batch, topic, partition)
+        await self.flush()
+        offsets = [self.offset_of(topic, partition) for topic in topics]
+        await self.abort()
+        return offsets
+
     def offset_of(self, topic: str, partition: int) -> int:
         """Return the offset of the first record of the last batch that the partition took in this epoch."""
         return self._partitions[topic, partition].offset
@@ -264,11 +300,11 @@ class Producer:
         if self.coordinator.identity != before:
             # Sequence numbers start again with each epoch.
             self._partitions.clear()
-        elif self._offsets.unanswered > self._unanswered and not await self.is_held():
+        elif self._offsets.link.unanswered > self._unanswered and not await self.is_held():
             # Offsets have no sequence numbers. An unanswered commit of offsets could arrive during a later transaction.
             # That one has a later epoch now, so it cannot.
             raise ProducerFenced(f"another producer has transactional id {self._name} by now")
-        self._unanswered = self._offsets.unanswered
+        self._unanswered = self._offsets.link.unanswered
 
     @property
     def _has_begun(self) -> bool:
@@ -363,6 +399,7 @@ class Producer:
                 raise
             for to in ready.values():
                 to.trouble = f"{_name(to.place)}: {error}"
+                to.delay = to.delay or (False, _now_s())
                 self._later(to, _LATER_S, look=True)
             return
         for topic, partitions, *_ in answer.topics:
@@ -380,7 +417,7 @@ class Producer:
         to.sequence = (to.sequence + batch.record_count()) & 0x7FFF_FFFF
         if (taken := self._awaited.get(batch)) and not taken.done():
             taken.set_result(appended_ms)
-        to.trouble, to.missing_since_s = "", None
+        to.trouble, to.delay = "", None
         self._settle(1)
         if to.batches:
             self._route(to)
@@ -389,9 +426,7 @@ class Producer:
         to.trouble = f"{by}{_name(to.place)}: {codes.name_of(code)}"
         if code in codes.FENCED:
             self._fail(ProducerFenced(f"another producer has transactional id {self._name} by now"))
-        elif code == codes.UNKNOWN_TOPIC_OR_PARTITION and self._is_missing(to):
-            self._refuse(to, code, words)
-        elif code in codes.DELAYS_OF_LEADERS:
+        elif code in codes.DELAYS_OF_LEADERS and not self._lasts(to, code):
             is_soon = code == codes.CONCURRENT_TRANSACTIONS
             self._later(to, _SOON_S if is_soon else _LATER_S, look=not is_soon)
         elif code in codes.OF_THE_PRODUCER:
@@ -399,11 +434,16 @@ class Producer:
         else:
             self._refuse(to, code, words)
 
-    def _is_missing(self, to: _Partition) -> bool:
-        now_s = asyncio.get_running_loop().time()
-        if to.missing_since_s is None:
-            to.missing_since_s = now_s
-        return now_s - to.missing_since_s >= self._missing_s
+    def _lasts(self, to: _Partition, code: int) -> bool:
+        """Tell whether the partition has not taken its batch for so long that *code* counts as a refusal."""
+        is_missing, limit_s = code == codes.UNKNOWN_TOPIC_OR_PARTITION, math.inf
+        if to.delay is None or to.delay[0] is not is_missing:
+            to.delay = is_missing, _now_s()
+        if is_missing:
+            limit_s = self._missing_s
+        elif self._gives_up_on(to.place[0]):
+            limit_s = codes.UNAVAILABLE_AFTER_S.get(code, math.inf)
+        return _now_s() - to.delay[1] >= limit_s
 
     def _refuse(self, to: _Partition, code: int, words: str) -> None:
         refusal = Refusal(*to.place, code, words)
@@ -415,7 +455,7 @@ class Producer:
             taken.set_exception(RefusedError([refusal]))
         if not awaited:
             self._refused.append(refusal)
-        to.trouble, to.missing_since_s = "", None
+        to.trouble, to.delay = "", None
         self._settle(len(refused))
         if to.batches:
             self._route(to)
@@ -447,6 +487,10 @@ class Producer:
                 to.trouble = f"{_name(to.place)}: {error}"
         if not self._failed:
             self._route(to)
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _name(place: _Place) -> str:

@@ -8,7 +8,7 @@ long as `cluster` waits.
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any, Self
 
 from aiokafka import ConsumerRecord
@@ -18,7 +18,8 @@ from kafka_timers.broker.bounds import LogBounds
 from kafka_timers.broker.cluster import Cluster, limited
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.fetching import Fetched, Fetcher
-from kafka_timers.broker.topics import answering, translating
+from kafka_timers.broker.topics import knowing
+from kafka_timers.core.log_identity import is_other_log, marked_in
 from kafka_timers.core.wire import Record
 
 log = logging.getLogger(__name__)
@@ -66,15 +67,8 @@ class TopicLog:
         Raises:
             BrokerError: no broker answers in time, or it refuses; also in place of a KafkaError within the block.
         """
-        async with AsyncExitStack() as opened:
-            async with answering(kafka, timeout_s=timeout_s):
-                cluster = await opened.enter_async_context(Cluster.open(kafka, **options))
-                await cluster.look_up(topics)
-                if not all(map(cluster.partitions, topics)):
-                    # The broker that was asked may not have heard of a new topic. The next question goes to another.
-                    await cluster.refresh()
-            with translating(kafka):
-                yield [cls(cluster, topic, timeout_s, is_committed=is_committed) for topic in topics]
+        async with knowing(kafka, topics, timeout_s=timeout_s, **options) as cluster:
+            yield [cls(cluster, topic, timeout_s, is_committed=is_committed) for topic in topics]
 
     def _new_fetcher(self, use: str) -> Fetcher:
         return Fetcher(self._cluster, self.topic, f"{use} of {self.topic}", is_committed=self._is_committed)
@@ -109,7 +103,6 @@ class TopicLog:
         Raises:
             KafkaTimeoutError: nothing arrived in time.
             OffsetOutOfRangeError: the partition has no such offset.
-            aiokafka.errors.KafkaError: the broker refuses.
         """
         why: object = ""
         what = f"nothing came from {self.topic} partition {number} at offset {position} for {self._timeout_s:g} s"
@@ -138,6 +131,20 @@ class TopicLog:
                     return record
         return None
 
+    async def mark(self, number: int, offset: int) -> bytes:
+        """Return the mark of the batch that has *offset*; empty if it is not there any more, or not yet."""
+        start, end = (await self.bounds.starts([number]))[number], await self.bounds.end(number)
+        found = (await self.page(number, offset)).mark if start <= offset < end else b""
+        first = marked_in(found)
+        return b"" if first is None or first > offset else found
+
+    async def is_other(self, number: int, known: bytes) -> bool:
+        """Tell whether a partition is another log than the one with the id or mark *known*, as far as that tells."""
+        offset = marked_in(known)
+        if offset is None:
+            return is_other_log(known, self.bounds.log_id)
+        return await self.mark(number, offset) not in (b"", known)
+
     @asynccontextmanager
     async def following(self, positions: Mapping[int, int]) -> AsyncIterator["Following"]:
         """Yield what reads the partitions as they grow, from their *positions* on."""
@@ -152,6 +159,8 @@ class Following:
     """
     Reads partitions of a topic as they grow. `TopicLog.following` makes one.
 
+    Partitions that are added are read from their beginning, and so are all if the topic is made anew.
+
     Args:
         fetcher: fetches the records, and serves nobody else.
         bounds: tells where a partition begins whose next records were deleted.
@@ -163,6 +172,7 @@ class Following:
         self._fetcher = fetcher
         self._bounds = bounds
         self._positions = dict(positions)
+        self._id = bounds.log_id
         # The node that is asked, and the partitions that it is asked for.
         self._fetches: dict[asyncio.Task[dict[int, Fetched | KafkaError]], tuple[int, list[int]]] = {}
         self._in_session: set[int] = set()
@@ -208,6 +218,7 @@ class Following:
         if self._looking and self._looking.done():
             looked, self._looking = self._looking, None
             looked.result()
+            self._follow_all()
         came: list[ConsumerRecord] = []
         for task in [task for task in self._fetches if task.done()]:
             node, numbers = self._fetches.pop(task)
@@ -268,6 +279,19 @@ class Following:
         await asyncio.sleep(_PAUSE_S)
         await self._bounds.refresh()
         self._looked_s = self._now_s()
+
+    def _follow_all(self) -> None:
+        """Follow the partitions that the topic has by now."""
+        now = self._bounds.log_id
+        if is_other_log(self._id, now):
+            log.warning("topic %s was deleted and made anew: it is read from its beginning", self._topic)
+            for task in self._fetches:
+                task.cancel()
+            for former in (self._fetches, self._in_session, self._troubles, self._out_of_range, self._positions):
+                former.clear()
+        self._id = now or self._id
+        for number in self._bounds.numbers:
+            self._positions.setdefault(number, 0)
 
     def _now_s(self) -> float:
         return asyncio.get_running_loop().time()

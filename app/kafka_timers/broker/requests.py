@@ -6,16 +6,16 @@ and later know all of them, except those for the second transaction protocol (KI
 transactions and offsets are in `transaction_requests`.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
 
 from aiokafka.protocol.admin import DescribeConfigsRequest
-from aiokafka.protocol.api import Request, ResponseHeader_v0
-from aiokafka.protocol.types import Boolean, CompactArray, CompactBytes, Int8, Int16, Int32, Int64, Schema
+from aiokafka.protocol.api import ResponseHeader_v0
+from aiokafka.protocol.types import Boolean, CompactArray, CompactBytes, Int8, Int16, Int32, Int64
 
-from kafka_timers.broker.messages import TAGS, TEXT, Uuid, by_topic, message
+from kafka_timers.broker.messages import TAGS, TEXT, Message, Uuid, by_topic
 
 _ALL_IN_SYNC = -1
 # Kafka's number for topics as a kind of resource.
@@ -28,79 +28,62 @@ _FEATURES = CompactArray(("name", TEXT), ("max_version", Int16), ("min_version",
 # --- the cluster -----------------------------------------------------------------------------------------------------
 
 
-_MetadataRequest = message(
-    "Metadata",
-    3,
-    10,
-    Schema(
-        ("topics", CompactArray(("topic_id", Uuid), ("name", TEXT), TAGS)),
-        ("may_create_topics", Boolean),
-        ("with_operations_of_cluster", Boolean),
-        ("with_operations_of_topics", Boolean),
-        TAGS,
-    ),
-    Schema(
-        ("throttle_time_ms", Int32),
-        ("brokers", CompactArray(("node", Int32), ("host", TEXT), ("port", Int32), ("rack", TEXT), TAGS)),
-        ("cluster_id", TEXT),
-        ("controller", Int32),
-        (
-            "topics",
-            CompactArray(
-                ("error_code", Int16),
-                ("name", TEXT),
-                ("topic_id", Uuid),
-                ("is_internal", Boolean),
-                (
-                    "partitions",
-                    CompactArray(
-                        ("error_code", Int16),
-                        ("number", Int32),
-                        ("leader", Int32),
-                        ("leader_epoch", Int32),
-                        ("replicas", CompactArray(Int32)),
-                        ("in_sync", CompactArray(Int32)),
-                        ("offline", CompactArray(Int32)),
-                        TAGS,
-                    ),
-                ),
-                ("operations", Int32),
-                TAGS,
-            ),
-        ),
-        ("operations", Int32),
-        TAGS,
-    ),
+_PARTITIONS = CompactArray(
+    ("error_code", Int16),
+    ("number", Int32),
+    ("leader", Int32),
+    ("leader_epoch", Int32),
+    ("replicas", CompactArray(Int32)),
+    ("in_sync", CompactArray(Int32)),
+    ("offline", CompactArray(Int32)),
+    TAGS,
+)
+_TOPICS = CompactArray(
+    ("error_code", Int16),
+    ("name", TEXT),
+    ("topic_id", Uuid),
+    ("is_internal", Boolean),
+    ("partitions", _PARTITIONS),
+    ("operations", Int32),
+    TAGS,
 )
 
 
 @dataclass(eq=False)
-class Metadata(Request[_MetadataRequest]):  # type: ignore[misc]  # aiokafka tells no types
+class Metadata(
+    Message,
+    key=3,
+    version=10,
+    asks=(
+        ("topics", CompactArray(("topic_id", Uuid), ("name", TEXT), TAGS)),
+        ("may_create_topics", Boolean),
+        ("with_operations_of_cluster", Boolean),
+        ("with_operations_of_topics", Boolean),
+    ),
+    answers=(
+        ("throttle_time_ms", Int32),
+        ("brokers", CompactArray(("node", Int32), ("host", TEXT), ("port", Int32), ("rack", TEXT), TAGS)),
+        ("cluster_id", TEXT),
+        ("controller", Int32),
+        ("topics", _TOPICS),
+        ("operations", Int32),
+    ),
+):
     """
     Asks for the brokers, and for the leader and leader epoch of each partition of *topics*.
 
     Pass None to ask for all topics that the user may see.
     """
 
-    API_KEY = 3
     topics: Collection[str] | None
 
-    def build(self, kind: Any) -> Any:
-        """Return the message in the version *kind*."""
-        topics: list[Any] | None = None if self.topics is None else [(bytes(16), topic, {}) for topic in self.topics]
-        return kind(topics, False, False, False, {})
+    def __iter__(self) -> Iterator[Any]:
+        yield None if self.topics is None else [(bytes(16), topic, {}) for topic in self.topics]
+        yield from (False, False, False)
 
 
-def partition_counts_in(answer: Any) -> dict[str, int]:
-    """
-    Return the number of partitions of each topic in an *answer* to `Metadata`. Topics without partitions are left out.
-    """
-    return {topic: len(partitions) for _, topic, _, _, partitions, *_ in answer.topics if partitions}
-
-
-def replica_counts_in(answer: Any) -> dict[str, int]:
-    """Return the least number of replicas of a partition, by topic, in an *answer* to `Metadata`."""
-    return {topic: min([len(each[4]) for each in found]) for _, topic, _, _, found, *_ in answer.topics if found}
+# How many replicas have to be in sync for a topic to take records.
+IN_SYNC_MIN = "min.insync.replicas"
 
 
 def settings_of(topics: Iterable[str], names: Collection[str] | None = None) -> DescribeConfigsRequest:
@@ -108,30 +91,23 @@ def settings_of(topics: Iterable[str], names: Collection[str] | None = None) -> 
     return DescribeConfigsRequest([(_TOPIC, topic, names) for topic in topics])
 
 
-_ApiVersionsRequest = message(
-    "ApiVersions",
-    18,
-    3,
-    Schema(("client", TEXT), ("client_version", TEXT), TAGS),
-    Schema(
+class ApiVersions(
+    Message,
+    key=18,
+    version=3,
+    asks=(("client", TEXT), ("client_version", TEXT)),
+    answers=(
         ("error_code", Int16),
         ("requests", CompactArray(("key", Int16), ("min_version", Int16), ("max_version", Int16), TAGS)),
         ("throttle_time_ms", Int32),
-        TAGS,
     ),
     # Only the answer to this request keeps the old form of header.
     header=ResponseHeader_v0,
-)
-
-
-class ApiVersions(Request[_ApiVersionsRequest]):  # type: ignore[misc]  # aiokafka tells no types
+):
     """Asks for the requests that a broker knows, and for the features that the cluster has agreed on."""
 
-    API_KEY = 18
-
-    def build(self, kind: Any) -> Any:
-        """Return the message in the version *kind*."""
-        return kind("kafka-timers", "1", {})
+    def __iter__(self) -> Iterator[Any]:
+        yield from ("kafka-timers", "1")
 
 
 def transaction_version_in(answer: Any) -> int:
@@ -143,7 +119,7 @@ def transaction_version_in(answer: Any) -> int:
 
 # --- records ---------------------------------------------------------------------------------------------------------
 
-_PRODUCED = Schema(
+_PRODUCED = (
     by_topic(
         "topics",
         ("error_code", Int16),
@@ -154,54 +130,44 @@ _PRODUCED = Schema(
         ("message", TEXT),
     ),
     ("throttle_time_ms", Int32),
-    TAGS,
 )
-_PRODUCE = Schema(
+_PRODUCE = (
     ("transactional_id", TEXT),
     ("acks", Int16),
     ("timeout_ms", Int32),
     by_topic("topics", ("records", CompactBytes)),
-    TAGS,
 )
-
-_Produce9Request = message("Produce9", 0, 9, _PRODUCE, _PRODUCED)
-_Produce12Request = message("Produce12", 0, 12, _PRODUCE, _PRODUCED)
 
 
 @dataclass(eq=False)
-class Produce(Request[_Produce9Request]):  # type: ignore[misc]  # aiokafka tells no types
+class Produce(Message, key=0, version=9, asks=_PRODUCE, answers=_PRODUCED):
     """
     Appends batches, at most one for each partition. The answer comes once all in-sync replicas have them. The leader
     waits for the other replicas for *timeout_ms* milliseconds.
     """
 
-    API_KEY = 0
     transactional_id: str | None
     timeout_ms: int
     batches: Mapping[tuple[str, int], bytes | bytearray]
 
-    def build(self, kind: Any) -> Any:
-        """Return the message in the version *kind*."""
-        topics: dict[str, list[tuple[int, bytes | bytearray, dict[int, bytes]]]] = {}
+    def __iter__(self) -> Iterator[Any]:
+        topics: dict[str, list[Any]] = {}
         for (topic, partition), batch in self.batches.items():
             topics.setdefault(topic, []).append((partition, batch, {}))
-        listed: list[Any] = [(topic, partitions, {}) for topic, partitions in topics.items()]
-        return kind(self.transactional_id, _ALL_IN_SYNC, self.timeout_ms, listed, {})
+        yield from (self.transactional_id, _ALL_IN_SYNC, self.timeout_ms)
+        yield [(topic, partitions, {}) for topic, partitions in topics.items()]
 
 
-class ProduceInTransaction(Request[_Produce12Request]):  # type: ignore[misc]  # aiokafka tells no types
+class ProduceInTransaction(Produce, key=0, version=12, asks=_PRODUCE, answers=_PRODUCED):
     """Like `Produce`, and adds the partitions to the transaction: the second transaction protocol."""
 
-    API_KEY = 0
-    __init__ = Produce.__init__
-    build = Produce.build
 
-
-_FetchRequest = message(
-    "Fetch",
-    1,
-    12,
-    Schema(
+@dataclass(eq=False)
+class Fetch(
+    Message,
+    key=1,
+    version=12,
+    asks=(
         ("replica", Int32),
         ("wait_ms", Int32),
         ("bytes_min", Int32),
@@ -219,9 +185,8 @@ _FetchRequest = message(
         ),
         ("forgotten", CompactArray(("topic", TEXT), ("partitions", CompactArray(Int32)), TAGS)),
         ("rack", TEXT),
-        TAGS,
     ),
-    Schema(
+    answers=(
         ("throttle_time_ms", Int32),
         ("error_code", Int16),
         ("session", Int32),
@@ -235,13 +200,8 @@ _FetchRequest = message(
             ("preferred_replica", Int32),
             ("records", CompactBytes),
         ),
-        TAGS,
     ),
-)
-
-
-@dataclass(eq=False)
-class Fetch(Request[_FetchRequest]):  # type: ignore[misc]  # aiokafka tells no types
+):
     """
     Asks the leader of some partitions of one topic for records.
 
@@ -254,7 +214,6 @@ class Fetch(Request[_FetchRequest]):  # type: ignore[misc]  # aiokafka tells no 
         forgotten: partitions that are no longer part of the session.
     """
 
-    API_KEY = 1
     topic: str
     positions: Mapping[int, tuple[int, int]]
     wait_ms: int
@@ -264,38 +223,67 @@ class Fetch(Request[_FetchRequest]):  # type: ignore[misc]  # aiokafka tells no 
     session: tuple[int, int] = (0, -1)
     forgotten: Collection[int] = ()
 
-    def build(self, kind: Any) -> Any:
-        """Return the message in the version *kind*."""
+    def __iter__(self) -> Iterator[Any]:
         partitions: list[Any] = [
             (number, epoch, position, -1, -1, self.partition_bytes_max, {})
             for number, (epoch, position) in self.positions.items()
         ]
-        topics: list[Any] = [(self.topic, partitions, {})] if partitions else []
-        forgotten: list[Any] = [(self.topic, [*self.forgotten], {})] if self.forgotten else []
         isolation = _READ_COMMITTED if self.is_committed else 0
-        return kind(-1, self.wait_ms, 1, self.bytes_max, isolation, *self.session, topics, forgotten, "", {})
-
-
-_ListOffsetsRequest = message(
-    "ListOffsets",
-    2,
-    6,
-    Schema(
-        ("replica", Int32),
-        ("isolation", Int8),
-        by_topic("topics", ("leader_epoch", Int32), ("timestamp", Int64)),
-        TAGS,
-    ),
-    Schema(
-        ("throttle_time_ms", Int32),
-        by_topic("topics", ("error_code", Int16), ("timestamp", Int64), ("offset", Int64), ("leader_epoch", Int32)),
-        TAGS,
-    ),
-)
+        yield from (-1, self.wait_ms, 1, self.bytes_max, isolation, *self.session)
+        yield [(self.topic, partitions, {})] if partitions else []
+        yield [(self.topic, [*self.forgotten], {})] if self.forgotten else []
+        yield ""
 
 
 @dataclass(eq=False)
-class ListOffsets(Request[_ListOffsetsRequest]):  # type: ignore[misc]  # aiokafka tells no types
+class EpochEnd(
+    Message,
+    key=23,
+    version=4,
+    asks=(("replica", Int32), by_topic("topics", ("current_epoch", Int32), ("epoch", Int32))),
+    answers=(
+        ("throttle_time_ms", Int32),
+        (
+            "topics",
+            CompactArray(
+                ("topic", TEXT),
+                # Here the number of the partition comes second.
+                (
+                    "partitions",
+                    CompactArray(("error_code", Int16), ("partition", Int32), ("epoch", Int32), ("end", Int64), TAGS),
+                ),
+                TAGS,
+            ),
+        ),
+    ),
+):
+    """
+    Asks the leader of a partition, in its *current_epoch*, where the records of *epoch* and of earlier ones end.
+
+    Kafka calls it OffsetForLeaderEpoch.
+    """
+
+    topic: str
+    number: int
+    current_epoch: int
+    epoch: int
+
+    def __iter__(self) -> Iterator[Any]:
+        yield -1
+        yield [(self.topic, [(self.number, self.current_epoch, self.epoch, {})], {})]
+
+
+@dataclass(eq=False)
+class ListOffsets(
+    Message,
+    key=2,
+    version=6,
+    asks=(("replica", Int32), ("isolation", Int8), by_topic("topics", ("leader_epoch", Int32), ("timestamp", Int64))),
+    answers=(
+        ("throttle_time_ms", Int32),
+        by_topic("topics", ("error_code", Int16), ("timestamp", Int64), ("offset", Int64), ("leader_epoch", Int32)),
+    ),
+):
     """
     Asks the leader of partitions for their first or last offset, with the leader epoch.
 
@@ -306,15 +294,12 @@ class ListOffsets(Request[_ListOffsetsRequest]):  # type: ignore[misc]  # aiokaf
         is_committed: whether the end is where readers of committed records stop.
     """
 
-    API_KEY = 2
     START, END = -2, -1
     topic: str
     numbers: Collection[int]
     moment: int
     is_committed: bool = True
 
-    def build(self, kind: Any) -> Any:
-        """Return the message in the version *kind*."""
-        partitions: list[Any] = [(number, -1, self.moment, {}) for number in self.numbers]
-        topics: list[Any] = [(self.topic, partitions, {})]
-        return kind(-1, _READ_COMMITTED if self.is_committed else 0, topics, {})
+    def __iter__(self) -> Iterator[Any]:
+        yield from (-1, _READ_COMMITTED if self.is_committed else 0)
+        yield [(self.topic, [(number, -1, self.moment, {}) for number in self.numbers], {})]

@@ -3,18 +3,15 @@ Reads the end of `timer-sealed`: the last seals of each partition, for its next 
 
 The last seals of a partition lie near the end of its log, but not at its last offsets: transaction markers, aborted
 transactions and compacted records use up offsets too. So the last 64 offsets are read, then 16 times as many, and so
-on, until a complete seal is among them or the log has no more:
+on, until a whole complete seal is among them or the log has no more:
 
     complete  slice  slice  aborted slice  marker │ end        latest() is the complete one; the slices belong to
                                                                the second that is being fired
-
-What connects to a `Kafka` raises BrokerError if no broker answers within some 10 s, or if it refuses.
 """
 
 import asyncio
 import logging
 from collections.abc import Iterable
-from contextlib import AsyncExitStack
 from itertools import chain
 from typing import NamedTuple
 
@@ -24,10 +21,13 @@ from kafka_timers.broker.bounds import LogBounds
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.fetching import Fetched, Fetcher
-from kafka_timers.broker.topics import answering, counts
-from kafka_timers.core.log_identity import of_last_log
+from kafka_timers.broker.reading import TopicLog
+from kafka_timers.broker.topics import counts, knowing
+from kafka_timers.core.brief import filled
+from kafka_timers.core.log_identity import is_other_log, of_last_log
 from kafka_timers.core.sums import hash_of_seal
-from kafka_timers.core.wire import Record, Sealed, Topics, latest, partitions_in, sealed_from
+from kafka_timers.core.takeover import epoch_in
+from kafka_timers.core.wire import Record, Sealed, Topics, is_brief, latest, partitions_in, sealed_from
 from kafka_timers.errors import BrokerError, TopicsError, WireError
 
 __all__ = ["SealLog", "Tail", "last_seals", "latest", "partitions_served", "seals_in", "served_counts"]
@@ -54,13 +54,30 @@ class Tail(NamedTuple):
 
     @property
     def log(self) -> bytes:
-        """Kafka's id of the `timer-request` that the seals are of; empty if none is told."""
+        """Kafka's id, or the mark, of the `timer-request` that the seals are of; empty if they have none."""
         return self.seals[-1].log if self.seals else b""
 
     @property
     def fence(self) -> int:
         """The offset of `timer-request` below which the seals say what has fired."""
         return max((seal.fence for seal in self.seals), default=0)
+
+    async def kept_in(self, requests: TopicLog, number: int) -> int | None:
+        """
+        Return the offset below which partition *number* of `timer-request` has what the seals were made of.
+
+        It lies below `fence` where the log has lost requests that have fired. None if it is another log.
+        """
+        if is_other_log(self.log, requests.bounds.log_id):
+            return None
+        kept_to = await requests.bounds.kept(number, epoch_in(self.seals[-1]) if self.seals else -1)
+        # A log that was cut may have another batch in place of the marked one.
+        return kept_to if kept_to < self.fence or not await requests.is_other(number, self.log) else None
+
+    async def is_of(self, requests: TopicLog, number: int) -> bool:
+        """Tell whether the seals are of this `timer-request`, and it has all that has fired; see `kept_in`."""
+        kept_to = await self.kept_in(requests, number)
+        return kept_to is not None and kept_to >= self.fence
 
 
 class SealLog:
@@ -116,7 +133,7 @@ class SealLog:
         start = (await self._bounds.starts([number]))[number]
         tail = Tail([], b"")
         reach, read_from = _FIRST_REACH, end
-        while read_from > start and latest(tail.seals) is None:
+        while read_from > start and latest(seal for seal in tail.seals if not is_brief(seal)) is None:
             read_from = max(start, end - reach)
             tail = await self._read(number, read_from, end, above)
             reach *= _REACH_GROWTH
@@ -147,7 +164,7 @@ class SealLog:
             seals += found.values()
             last = next((records[offset].value or b"" for offset in reversed(found)), last)
             position = part.position
-        return Tail(of_last_log(seals), hash_of_seal(last) if seals else b"")
+        return Tail(of_last_log(filled(seals)), hash_of_seal(last) if seals else b"")
 
     async def _fetch(self, number: int, position: int) -> Fetched | None:
         """Return the records at *position*; None if the partition's leader does not answer."""
@@ -177,10 +194,7 @@ async def last_seals(kafka: Kafka, prefix: str) -> dict[int, list[Sealed]]:
     count = (await counts(kafka, prefix)).get(topic)
     if count is None:
         raise TopicsError(f"topic {topic} is missing: create it with kafka-timers topics create")
-    async with AsyncExitStack() as opened:
-        async with answering(kafka):
-            cluster = await opened.enter_async_context(Cluster.open(kafka))
-            await cluster.look_up([topic])
+    async with knowing(kafka, [topic]) as cluster:
         seals = SealLog(cluster, topic)
         tails = dict(enumerate(await asyncio.gather(*(seals.seals(number) for number in range(count)))))
     served = partitions_in(chain.from_iterable(tails.values())) or count

@@ -2,24 +2,25 @@
 Creates and checks the service's own topics.
 
 The worker's way of reading decides the settings of each topic; docs/operate.md explains them. Nothing here changes or
-deletes an existing topic. What connects to a `Kafka` raises BrokerError if no broker answers within 10 s, or if it
-refuses.
+deletes an existing topic.
 """
 
 import asyncio
 import dataclasses
 import math
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError, TopicAlreadyExistsError, for_code
 
+from kafka_timers.broker import codes
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
-from kafka_timers.broker.requests import Metadata, partition_counts_in, replica_counts_in, settings_of
+from kafka_timers.broker.requests import IN_SYNC_MIN, Metadata, settings_of
+from kafka_timers.core.callbacks import Lack
 from kafka_timers.core.wire import Topics
 from kafka_timers.errors import BrokerError, LoginError, TopicsError
 
@@ -38,7 +39,7 @@ _REFUSED = {
 
 # For these settings a larger value is fine too. All others must be equal.
 _RETENTION = "retention.ms"
-_UNCLEAN, _IN_SYNC = "unclean.leader.election.enable", "min.insync.replicas"
+_UNCLEAN = "unclean.leader.election.enable"
 _AT_LEAST = (_RETENTION, "retention.bytes", "min.compaction.lag.ms")
 
 
@@ -126,9 +127,9 @@ async def answering(kafka: Kafka, *, timeout_s: float = 10.0) -> AsyncIterator[N
     Limit the time of a block that talks to *kafka*, and translate its errors.
 
     Raises:
-        BrokerError: the block took longer than *timeout_s* seconds, or see `translating`.
+        BrokerError: the block took longer than *timeout_s* seconds, or see `_translating`.
     """
-    with translating(kafka):
+    with _translating(kafka):
         try:
             async with asyncio.timeout(timeout_s):
                 yield
@@ -137,7 +138,7 @@ async def answering(kafka: Kafka, *, timeout_s: float = 10.0) -> AsyncIterator[N
 
 
 @contextmanager
-def translating(kafka: Kafka) -> Iterator[None]:
+def _translating(kafka: Kafka) -> Iterator[None]:
     """
     Translate the errors of a block that talks to *kafka*.
 
@@ -153,6 +154,26 @@ def translating(kafka: Kafka) -> Iterator[None]:
     except KafkaError as error:
         is_late = isinstance(error, KafkaTimeoutError)
         raise BrokerError(f"Kafka at {kafka}: {error}", retriable=is_late or error.retriable) from error
+
+
+@asynccontextmanager
+async def knowing(
+    kafka: Kafka, topics: Collection[str], *, timeout_s: float = 10.0, **options: Any
+) -> AsyncIterator[Cluster]:
+    """
+    Yield a cluster that has looked *topics* up, over connections of its own. *options* override those of *kafka*.
+
+    To connect has a limit of *timeout_s* seconds. Errors are translated as by `_translating`, also those of the block.
+    """
+    async with AsyncExitStack() as opened:
+        opened.enter_context(_translating(kafka))
+        async with answering(kafka, timeout_s=timeout_s):
+            cluster = await opened.enter_async_context(Cluster.open(kafka, **options))
+            await cluster.look_up(topics)
+            if not all(map(cluster.partitions, topics)):
+                # The broker that was asked may not have heard of a new topic. The next question goes to another.
+                await cluster.refresh()
+        yield cluster
 
 
 async def create(kafka: Kafka, prefix: str, partitions: int) -> list[str]:
@@ -234,12 +255,11 @@ async def examine(
         cluster: the cluster to ask, for the settings of these topics only, because a cluster may have thousands of
             topics.
         existing: number of partitions of each existing topic.
-
-    Raises:
-        aiokafka.errors.KafkaError: no broker answers, it refuses to describe the topics, or a topic has gone.
     """
     configs = await _configs(cluster, list(existing))
-    replicas = replica_counts_in(await cluster.ask_any(Metadata(list(existing)))) if existing else {}
+    answer = await cluster.ask_any(Metadata(list(existing)))
+    # The least of a partition.
+    replicas = {topic: min([len(each[4]) for each in found]) for _, topic, _, _, found, *_ in answer.topics if found}
     kept_ms = int(configs.get(topics.requests, {}).get(_RETENTION, _FOR_EVER))
     retention_s = math.inf if kept_ms == _FOR_EVER else kept_ms / 1000
     return _Examined(problems(topics, existing, configs, replicas, horizon_s, served), retention_s)
@@ -251,22 +271,71 @@ async def counts(kafka: Kafka, prefix: str) -> dict[str, int]:
         return await counted(cluster, dataclasses.astuple(Topics.of(prefix)))
 
 
+class Standing(NamedTuple):
+    """A partition's leader, negative if it has none, and its replicas: all, those in sync, those that are offline."""
+
+    leader: int
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+    offline: tuple[int, ...]
+
+    def lack(self, in_sync_min: int) -> Lack | None:
+        """Return why it takes nothing, of a topic that demands so many replicas in sync; None if it does."""
+        if self.leader >= 0 and len(self.in_sync) >= in_sync_min:
+            return None
+        error = codes.LEADER_NOT_AVAILABLE if self.leader < 0 else codes.NOT_ENOUGH_REPLICAS
+        # The last one in sync is called in sync also when it is offline.
+        behind = (node for node in self.replicas if node in self.offline or node not in self.in_sync)
+        return Lack(error, tuple(sorted(behind)))
+
+
 async def counted(cluster: Cluster, names: Iterable[str]) -> dict[str, int]:
+    """Return the number of partitions of each existing topic in *names*, see `standing`."""
+    return {topic: len(partitions) for topic, partitions in (await standing(cluster, names)).items()}
+
+
+async def standing(cluster: Cluster, names: Iterable[str]) -> dict[str, dict[int, Standing]]:
     """
-    Return the number of partitions of each existing topic in *names*, over the connections of *cluster*.
+    Return the partitions of each existing topic in *names*, over the connections of *cluster*.
 
     A topic counts as missing if two brokers do not know it, where there are two. One broker may not have heard of a new
     topic, or may be cut off from the others.
-
-    Raises:
-        aiokafka.errors.KafkaError: no broker answers.
     """
     asked = sorted(names)
-    found = partition_counts_in(await cluster.ask_any(Metadata(asked)))
+    found = _standing_in(await cluster.ask_any(Metadata(asked)))
     if missing := [name for name in asked if name not in found]:
         for answer in await cluster.ask_two(Metadata(missing)):
-            found |= partition_counts_in(answer)
+            found |= _standing_in(answer)
     return found
+
+
+def _standing_in(answer: Any) -> dict[str, dict[int, Standing]]:
+    return {
+        topic: {number: Standing(leader, *map(tuple, each[:3])) for _, number, leader, _, *each in partitions}
+        for _, topic, _, _, partitions, *_ in answer.topics
+        if partitions
+    }
+
+
+def lacking(partitions: Mapping[int, Standing], in_sync_min: int) -> dict[int, Lack]:
+    """Return the partitions that take nothing, of a topic that demands so many replicas in sync."""
+    return {number: lack for number, each in partitions.items() if (lack := each.lack(in_sync_min))}
+
+
+async def unavailable(cluster: Cluster) -> dict[str, dict[int, Lack]]:
+    """Return the partitions that take nothing of all topics that the user may see."""
+    found = _standing_in(await cluster.ask_any(Metadata(None)))
+    # Those with a leader and all replicas in sync take everything, whatever they demand.
+    short = {
+        topic: partitions
+        for topic, partitions in found.items()
+        if any(each.lack(len(each.replicas)) for each in partitions.values())
+    }
+    needed = dict[str, int]()
+    if short:
+        for _, _, _, name, entries in (await cluster.ask_any(settings_of(short, [IN_SYNC_MIN]))).resources:
+            needed[name] = next((int(value) for _, value, *_ in entries), 1)
+    return {topic: lacks for topic, each in short.items() if (lacks := lacking(each, needed.get(topic, 1)))}
 
 
 def problems(
@@ -310,16 +379,16 @@ def problems(
 
 def _durability_problems(name: str, config: Mapping[str, str], replicas: int) -> Iterator[str]:
     # Brokers that are not Kafka may know neither setting.
-    least = int(config.get(_IN_SYNC, 0))
+    least = int(config.get(IN_SYNC_MIN, 0))
     if config.get(_UNCLEAN) == "true":
         yield f"topic {name} has {_UNCLEAN}=true: set it to false, because it lets acknowledged records be lost"
     if 1 < replicas <= least:
         yield (
-            f"topic {name} has {replicas} replicas and {_IN_SYNC}={least}: nothing can be written while one of their "
-            f"brokers is away. Set it to {replicas - 1}, or give it more replicas"
+            f"topic {name} has {replicas} replicas and {IN_SYNC_MIN}={least}: nothing can be written while one of "
+            f"their brokers is away. Set it to {replicas - 1}, or give it more replicas"
         )
     if replicas > 2 and least == 1:
-        yield f"topic {name} has {replicas} replicas and {_IN_SYNC}=1: one lost broker may lose records. Set it to 2"
+        yield f"topic {name} has {replicas} replicas and {IN_SYNC_MIN}=1: one lost broker may lose records. Set it to 2"
 
 
 def _count_problems(topics: Topics, aligned: Mapping[str, int], served: int) -> list[str]:

@@ -5,44 +5,30 @@ As in `requests`, the fields are those of Kafka's message with that name and ver
 (KIP-890, Kafka 4.0) needs `EndTransaction` and `CommitOffsets`. Kafka 3.0 and later know the others.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from aiokafka.protocol.api import Request
-from aiokafka.protocol.types import Boolean, CompactArray, Int16, Int32, Int64, Schema
+from aiokafka.protocol.types import Boolean, CompactArray, Int16, Int32, Int64
 
-from kafka_timers.broker.messages import TAGS, TEXT, by_topic, message
+from kafka_timers.broker.messages import TAGS, TEXT, Message, by_topic
 
 # Values for a client outside the group.
 _NO_GENERATION, _NO_MEMBER = -1, ""
 _ANY_EPOCH = -1
 
-_IDENTITY = Schema(
-    ("throttle_time_ms", Int32),
-    ("error_code", Int16),
-    ("producer_id", Int64),
-    ("producer_epoch", Int16),
-    TAGS,
-)
-
-_InitProducerIdRequest = message(
-    "InitProducerId",
-    22,
-    4,
-    Schema(
-        ("transactional_id", TEXT),
-        ("transaction_timeout_ms", Int32),
-        ("producer_id", Int64),
-        ("producer_epoch", Int16),
-        TAGS,
-    ),
-    _IDENTITY,
-)
+_PRODUCER = (("producer_id", Int64), ("producer_epoch", Int16))
+_IDENTITY = (("throttle_time_ms", Int32), ("error_code", Int16), *_PRODUCER)
 
 
 @dataclass(eq=False)
-class InitProducerId(Request[_InitProducerIdRequest]):  # type: ignore[misc]  # aiokafka tells no types
+class InitProducerId(
+    Message,
+    key=22,
+    version=4,
+    asks=(("transactional_id", TEXT), ("transaction_timeout_ms", Int32), *_PRODUCER),
+    answers=_IDENTITY,
+):
     """
     Asks for a producer id, and with *transactional_id* fences the producer that had it before.
 
@@ -53,72 +39,50 @@ class InitProducerId(Request[_InitProducerIdRequest]):  # type: ignore[misc]  # 
         epoch: its current epoch; -1 to start.
     """
 
-    API_KEY = 22
     transactional_id: str | None
     timeout_ms: int
     producer_id: int = -1
     epoch: int = -1
 
-    def build(self, kind: Any) -> Any:
-        """Return the message in the version *kind*."""
-        return kind(self.transactional_id, self.timeout_ms, self.producer_id, self.epoch, {})
-
-
-_EndTxnRequest = message(
-    "EndTxn",
-    26,
-    5,
-    Schema(
-        ("transactional_id", TEXT),
-        ("producer_id", Int64),
-        ("producer_epoch", Int16),
-        ("is_commit", Boolean),
-        TAGS,
-    ),
-    _IDENTITY,
-)
+    def __iter__(self) -> Iterator[Any]:
+        yield from (self.transactional_id, self.timeout_ms, self.producer_id, self.epoch)
 
 
 @dataclass(eq=False)
-class EndTransaction(Request[_EndTxnRequest]):  # type: ignore[misc]  # aiokafka tells no types
+class EndTransaction(
+    Message,
+    key=26,
+    version=5,
+    asks=(("transactional_id", TEXT), *_PRODUCER, ("is_commit", Boolean)),
+    answers=_IDENTITY,
+):
     """Commits or aborts, and returns the identity for the next transaction: the second transaction protocol."""
 
-    API_KEY = 26
     transactional_id: str
     producer_id: int
     epoch: int
     is_commit: bool
 
-    def build(self, kind: Any) -> Any:
-        """Return the message in the version *kind*."""
-        return kind(self.transactional_id, self.producer_id, self.epoch, self.is_commit, {})
+    def __iter__(self) -> Iterator[Any]:
+        yield from (self.transactional_id, self.producer_id, self.epoch, self.is_commit)
 
 
-_TxnOffsetCommitRequest = message(
-    "TxnOffsetCommit",
-    28,
-    5,
-    Schema(
+@dataclass(eq=False)
+class CommitOffsets(
+    Message,
+    key=28,
+    version=5,
+    asks=(
         ("transactional_id", TEXT),
         ("group", TEXT),
-        ("producer_id", Int64),
-        ("producer_epoch", Int16),
+        *_PRODUCER,
         ("generation", Int32),
         ("member_id", TEXT),
         ("instance_id", TEXT),
         by_topic("topics", ("offset", Int64), ("leader_epoch", Int32), ("metadata", TEXT)),
-        TAGS,
     ),
-    Schema(
-        ("throttle_time_ms", Int32),
-        by_topic("errors", ("error_code", Int16)),
-        TAGS,
-    ),
-)
-
-
-@dataclass(eq=False)
-class CommitOffsets(Request[_TxnOffsetCommitRequest]):  # type: ignore[misc]  # aiokafka tells no types
+    answers=(("throttle_time_ms", Int32), by_topic("errors", ("error_code", Int16))),
+):
     """
     Commits offsets of one topic for a group, and adds the group to the transaction: the second transaction protocol.
 
@@ -126,7 +90,6 @@ class CommitOffsets(Request[_TxnOffsetCommitRequest]):  # type: ignore[misc]  # 
     partition.
     """
 
-    API_KEY = 28
     transactional_id: str
     group: str
     producer_id: int
@@ -135,45 +98,36 @@ class CommitOffsets(Request[_TxnOffsetCommitRequest]):  # type: ignore[misc]  # 
     offsets: Mapping[int, int]
     note: str
 
-    def build(self, kind: Any) -> Any:
-        """Return the message in the version *kind*."""
-        partitions: list[Any] = [(number, offset, _ANY_EPOCH, self.note, {}) for number, offset in self.offsets.items()]
-        topics: list[Any] = [(self.topic, partitions, {})]
-        producer = self.producer_id, self.epoch
-        return kind(self.transactional_id, self.group, *producer, _NO_GENERATION, _NO_MEMBER, None, topics, {})
-
-
-_OffsetFetchRequest = message(
-    "OffsetFetch",
-    9,
-    7,
-    Schema(
-        ("group", TEXT),
-        ("topics", CompactArray(("topic", TEXT), ("partitions", CompactArray(Int32)), TAGS)),
-        ("is_stable", Boolean),
-        TAGS,
-    ),
-    Schema(
-        ("throttle_time_ms", Int32),
-        by_topic("topics", ("offset", Int64), ("leader_epoch", Int32), ("metadata", TEXT), ("error_code", Int16)),
-        ("error_code", Int16),
-        TAGS,
-    ),
-)
+    def __iter__(self) -> Iterator[Any]:
+        yield from (self.transactional_id, self.group, self.producer_id, self.epoch)
+        yield from (_NO_GENERATION, _NO_MEMBER, None)
+        yield [(self.topic, [(at, offset, _ANY_EPOCH, self.note, {}) for at, offset in self.offsets.items()], {})]
 
 
 @dataclass(eq=False)
-class CommittedOffsets(Request[_OffsetFetchRequest]):  # type: ignore[misc]  # aiokafka tells no types
+class CommittedOffsets(
+    Message,
+    key=9,
+    version=7,
+    asks=(
+        ("group", TEXT),
+        ("topics", CompactArray(("topic", TEXT), ("partitions", CompactArray(Int32)), TAGS)),
+        ("is_stable", Boolean),
+    ),
+    answers=(
+        ("throttle_time_ms", Int32),
+        by_topic("topics", ("offset", Int64), ("leader_epoch", Int32), ("metadata", TEXT), ("error_code", Int16)),
+        ("error_code", Int16),
+    ),
+):
     """
     Asks for a group's committed offset of a partition. The answer is an error while a transaction that commits one is
     open.
     """
 
-    API_KEY = 9
     group: str
     topic: str
     number: int
 
-    def build(self, kind: Any) -> Any:
-        """Return the message in the version *kind*."""
-        return kind(self.group, [(self.topic, [self.number], {})], True, {})
+    def __iter__(self) -> Iterator[Any]:
+        yield from (self.group, [(self.topic, [self.number], {})], True)

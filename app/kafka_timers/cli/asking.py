@@ -14,12 +14,13 @@ import click
 from rich.console import Console
 
 from kafka_timers.broker.connection import Kafka
+from kafka_timers.broker.ticked import ticked_s
 from kafka_timers.cli.listing import asked, say_unknown
 from kafka_timers.cli.options import (
-    Where,
     callback_of,
     callback_options,
     condition_options,
+    count_option,
     json_option,
     on_instance,
     options_of,
@@ -29,7 +30,7 @@ from kafka_timers.cli.running import wait_for
 from kafka_timers.client.request import Answer, Outcome, Timer, only_if_pending
 from kafka_timers.client.timer_client import TimerClient
 from kafka_timers.clock import HostClock
-from kafka_timers.core.moments import moment_after
+from kafka_timers.core.moments import second_of, when_of
 from kafka_timers.core.text import bytes_in
 from kafka_timers.errors import KafkaTimersError
 from kafka_timers.operate.documents import answer_document, timer_document
@@ -53,6 +54,24 @@ EXIT_CODES = {
 # Most calls that run at once.
 _AT_ONCE = 500
 _SHOWN = 10
+
+
+class _Where(click.ParamType):
+    """A condition on timers such as topic=reminders, converted to a parameter of a question to workers."""
+
+    name = "name=value"
+    _NAMES = ("topic", "key", "timer-id", "id-prefix", "from", "to")
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, object]:
+        name, _, wanted = value.partition("=")
+        if name not in self._NAMES or not wanted:
+            self.fail(f"{value!r}: give one of {', '.join(self._NAMES)}, = and a value, as topic=reminders", param, ctx)
+        if name not in ("from", "to"):
+            return name.replace("-", "_"), wanted
+        try:
+            return name, second_of(when_of(wanted))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 def with_client(kafka: Kafka, topic_prefix: str, question: Callable[[TimerClient], Awaitable[_Answer]]) -> _Answer:
@@ -152,13 +171,11 @@ def _show_new(timer_id: str, answer: Answer, as_json: bool) -> NoReturn:
 @condition_options
 @click.option(
     "--where",
-    type=Where(),
+    type=_Where(),
     multiple=True,
     help="in place of IDs: topic=, key=, id-prefix=, from=, to=; repeatable",
 )
-@click.option(
-    "--limit", type=click.IntRange(min=1), default=1_000, show_default=True, help="with --where: most timers to cancel"
-)
+@count_option("--limit", "with --where: most timers to cancel", default=1_000)
 @click.option("--dry-run", is_flag=True, help="with --where: show the timers that match, and cancel nothing")
 @click.option("--yes", is_flag=True, help="with --where: do not ask before cancelling")
 @json_option
@@ -296,8 +313,8 @@ def fire_now(timer_id: str, kafka: Kafka, topic_prefix: str, as_json: bool) -> N
     """
     Fire the pending timer ID now.
 
-    It moves the timer to the present moment, unchanged, and only if the timer
-    still is the one that it found. So nothing fires twice.
+    It moves the timer to the last tick, unchanged, and only if the timer still
+    is the one that it found. So nothing fires twice.
 
     \b
     Exit codes:
@@ -312,8 +329,8 @@ def fire_now(timer_id: str, kafka: Kafka, topic_prefix: str, as_json: bool) -> N
             click.echo(found_line(timer_id, found), err=True)
             return None
         request, _, future = found.waiting
+        now_ms = await ticked_s(kafka, topic_prefix) * 1000
         async with TimerClient(kafka, topic_prefix=topic_prefix, timeout_s=10.0) as client:
-            now_ms = moment_after(0, HostClock().wall_s())
             return await client.ask(only_if_pending(future, True, request), now_ms)
 
     answer = wait_for(ask())

@@ -1,5 +1,6 @@
 """The commands `kafka-timers lake …`. A command imports Spark when it runs."""
 
+import asyncio
 import dataclasses
 import json
 import logging
@@ -12,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
+from kafka_timers.broker.ticked import ticked_s
 from kafka_timers.cli.lake_rows import kept_lines, print_rows, rows_csv
-from kafka_timers.cli.options import Seconds, When, json_option, options_of, second_of, when_of
+from kafka_timers.cli.options import FILE, Seconds, When, choice_option, count_option, json_option, options_of
 from kafka_timers.cli.running import log_to_stderr, needs
-from kafka_timers.clock import HostClock
-from kafka_timers.core.moments import moment_at
+from kafka_timers.core.moments import moment_at, second_of, when_of
 from kafka_timers.operate.documents import row_document
 from kafka_timers.settings import LakeSettings
 
@@ -74,16 +75,15 @@ def optimize(**given: Any) -> None:
     with needs("lake"):
         from kafka_timers.lake.maintain import optimize as run
     settings = LakeSettings(**given)
-    run(_started(settings), settings, int(HostClock().wall_s()))
+    run(_started(settings), settings, _ticked_s(settings))
 
 
 @lake.command()
 @options_of(LakeSettings)
-@click.option(
+@count_option(
     "--keep-days",
-    type=click.IntRange(min=1),
+    "days to keep requests after they were due, and seals and rejected requests after they were written",
     required=True,
-    help="days to keep requests after they were due, and seals and rejected requests after they were written",
 )
 def expire(keep_days: int, **given: Any) -> None:
     """
@@ -95,13 +95,13 @@ def expire(keep_days: int, **given: Any) -> None:
     with needs("lake"):
         from kafka_timers.lake.maintain import expire as run
     settings = LakeSettings(**given)
-    run(_started(settings), settings, keep_days, int(HostClock().wall_s()))
+    run(_started(settings), settings, keep_days, _ticked_s(settings))
 
 
 @lake.command()
 @click.argument("query")
 @options_of(LakeSettings)
-@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="most rows to show")
+@count_option("--limit", "most rows to show", default=100)
 @click.option("--csv", "as_csv", is_flag=True, help="print CSV with a line of names instead of a table")
 @click.option("--id", "timer_id", help="look only at timers with this timer id, which is much faster")
 @click.option("--key", help="look only at timers whose callbacks have this key, which is faster")
@@ -244,7 +244,7 @@ def forget(key: str | None, timer_id: str | None, yes: bool, **given: Any) -> No
         click.echo(f"{meant.count} records are to be forgotten, {meant.timers} of them requests{due}")
         if not yes:
             click.confirm("Do you want that? Nothing brings them back", abort=True)
-        meant.forget(int(HostClock().wall_s()))
+        meant.forget(_ticked_s(settings))
         click.echo(f"forgotten {meant.count} records")
         for line in kept_lines(meant):
             click.echo(line)
@@ -253,16 +253,8 @@ def forget(key: str | None, timer_id: str | None, yes: bool, **given: Any) -> No
 @lake.command()
 @reads
 @time_range("the last sealed second")
-@click.option(
-    "--horizon-s",
-    type=click.IntRange(min=1),
-    help="dry run: count the fired timers that a lake with this horizon would have held",
-)
-@click.option(
-    "--ticks-every-s",
-    type=click.IntRange(min=1),
-    help="dry run: compute how late all timers fire with one tick every so many seconds",
-)
+@count_option("--horizon-s", "dry run: count the fired timers that a lake with this horizon would have held")
+@count_option("--ticks-every-s", "dry run: compute how late all timers fire with one tick every so many seconds")
 @json_option
 def replay(
     first: int | None,
@@ -303,25 +295,15 @@ def replay(
 @lake.command()
 @options_of(LakeSettings)
 @click.option("--ahead", "ahead_s", type=Seconds(), default="7d", show_default=True, help="how far ahead to look")
-@click.option(
-    "--by",
-    type=click.Choice(["second", "minute", "hour", "day"]),
-    default="day",
-    show_default=True,
-    help="length of time to count timers by",
-)
+@choice_option("--by", ["second", "minute", "hour", "day"], "length of time to count timers by", "day")
 @click.option("--topic", default="*", show_default=True, help="callback topics to count: a glob")
-@click.option(
-    "--show", type=click.IntRange(min=1), default=10, show_default=True, help="number of hottest seconds to show"
-)
+@count_option("--show", "number of hottest seconds to show", default=10)
 @click.option(
     "--rate",
     type=click.FloatRange(min=1),
     help="callbacks per second that your workers reach  [default: from the hottest sealed seconds of the last day]",
 )
-@click.option(
-    "--plot", type=click.Path(dir_okay=False, path_type=Path), help="draw the forecast into this .png or .svg file"
-)
+@click.option("--plot", type=FILE, help="draw the forecast into this .png or .svg file")
 @json_option
 def forecast(
     ahead_s: int, by: str, topic: str, show: int, rate: float | None, plot: Path | None, as_json: bool, **given: Any
@@ -357,6 +339,10 @@ def _started(settings: LakeSettings) -> "SparkSession":
         # An error that ends the command has a message of its own.
         quiet()
     return open_session(settings)
+
+
+def _ticked_s(settings: LakeSettings) -> int:
+    return asyncio.run(ticked_s(settings.kafka, settings.topic_prefix))
 
 
 def session_of(settings: LakeSettings, end: Callable[[], object] = lambda: sys.exit(0)) -> "SparkSession":

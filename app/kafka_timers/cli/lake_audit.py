@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 
 from kafka_timers.cli.lake import WRONG, reads, session_of, time_range
-from kafka_timers.cli.options import json_option
+from kafka_timers.cli.options import FILE, json_option
 from kafka_timers.cli.running import needs
 from kafka_timers.clock import HostClock
 from kafka_timers.core.chain import Day, days_in
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
     multiple=True,
     help="also compare the seals with this file of `lake publish-chain`; - is the standard input",
 )
-@click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="write a page with plots to this file")
+@click.option("--report", type=FILE, help="write a page with plots to this file")
 @click.option("--show", type=click.IntRange(min=0), default=20, show_default=True, help="most findings to show")
 @json_option
 def audit(
@@ -105,13 +105,7 @@ def audit(
 
 @click.command("publish-chain")
 @reads
-@click.option(
-    "--to",
-    "file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    required=True,
-    help="file to append to; created if it is missing",
-)
+@click.option("--to", "file", type=FILE, required=True, help="file to append to; created if it is missing")
 @click.option("--check", is_flag=True, help="also compare the days in the file with the lake")
 def publish_chain(file: Path, check: bool, **given: Any) -> None:
     """

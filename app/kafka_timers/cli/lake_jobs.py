@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from kafka_timers.cli.lake import WRONG, session_of
-from kafka_timers.cli.options import options_of
+from kafka_timers.cli.options import count_option, options_of
 from kafka_timers.cli.running import needs
 from kafka_timers.clock import HostClock
 from kafka_timers.lake.job_settings import RunningSettings
@@ -30,13 +30,7 @@ def _every(default_s: float, text: str) -> Callable[[Callable[..., Any]], Callab
     is_flag=True,
     help="go on though a topic was made anew, as it has the same records at the same offsets",
 )
-@click.option(
-    "--batch-records",
-    type=click.IntRange(min=1),
-    default=2_000_000,
-    show_default=True,
-    help="most records of a topic in one batch",
-)
+@count_option("--batch-records", "most records of a topic in one batch", default=2_000_000)
 def land(
     once: bool,
     every_s: float,
@@ -77,10 +71,9 @@ def land(
 @click.option("--once", is_flag=True, help="promote the buckets that have come within the horizon, and end")
 @click.option("--land", "lands", is_flag=True, help="land first, as `lake land --once` does")
 @_every(60.0, "seconds from one look for the next bucket to the one after it")
-@click.option(
+@count_option(
     "--bucket-s",
-    type=click.IntRange(min=1),
-    help="length of a bucket in seconds, half of the horizon at most  [default: a quarter of it, up to 3600]",
+    "length of a bucket in seconds, half of the horizon at most  [default: a quarter of it, up to 3600]",
 )
 @click.option(
     "--wait-s",

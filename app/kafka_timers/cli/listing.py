@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from rich.console import Console
 
-from kafka_timers.cli.options import When, given_by, json_option, options_of, second_of
+from kafka_timers.cli.options import When, choice_option, count_option, given_by, json_option, options_of
 from kafka_timers.cli.render import ahead_lines, pending_table, printable, unknown_lines
 from kafka_timers.cli.running import needs, wait_for
 from kafka_timers.clock import HostClock
+from kafka_timers.core.moments import second_of
 from kafka_timers.core.pending import UNITS_S
 from kafka_timers.core.wire import SECOND_LIMIT
 from kafka_timers.settings import QuerySettings
@@ -60,7 +61,7 @@ def asked(given: Mapping[str, Any], question: "Callable[[Workers], Awaitable[_An
 @click.command("list")
 @options_of(QuerySettings)
 @_filters
-@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="most timers to show")
+@count_option("--limit", "most timers to show", default=50)
 @click.option("--values", "with_values", is_flag=True, help="with --json: print values and headers too")
 @json_option
 def list_(limit: int, with_values: bool, as_json: bool, **given: Any) -> None:
@@ -144,13 +145,7 @@ def next_(as_json: bool, **given: Any) -> None:
 
 @click.command()
 @options_of(QuerySettings)
-@click.option(
-    "--unit",
-    type=click.Choice(list(UNITS_S)),
-    default="minute",
-    show_default=True,
-    help="length of time that a bar stands for",
-)
+@choice_option("--unit", UNITS_S, "length of time that a bar stands for", "minute")
 @click.option("--from", "start", type=When(), help="begin of the time to show  [default: now]")
 @click.option("--to", "end", type=When(), help="end of the time to show  [default: a minute, an hour or a day later]")
 @json_option

@@ -4,8 +4,9 @@ import base64
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import datetime
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -15,28 +16,8 @@ from kafka_timers.broker.environment import env_name
 from kafka_timers.cli.running import argument_bytes
 from kafka_timers.clock import HostClock
 from kafka_timers.core.durations import delay_ms_of
-from kafka_timers.core.moments import moment_after, moment_at, second_of, when_of
+from kafka_timers.core.moments import moment_after, moment_at, when_of
 from kafka_timers.settings import WorkerSettings, bounds_of, objection
-
-__all__ = [
-    "Delay",
-    "Seconds",
-    "When",
-    "Where",
-    "callback_of",
-    "callback_options",
-    "condition_options",
-    "content_of",
-    "content_options",
-    "given_by",
-    "json_option",
-    "moment_given",
-    "on_instance",
-    "on_kafka",
-    "options_of",
-    "second_of",
-    "when_of",
-]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -83,25 +64,6 @@ class When(click.ParamType):
         """Return the point in time that *value* names."""
         try:
             return when_of(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
-class Where(click.ParamType):
-    """A condition on timers such as topic=reminders, converted to a parameter of a question to workers."""
-
-    name = "name=value"
-    _NAMES = ("topic", "key", "timer-id", "id-prefix", "from", "to")
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, object]:
-        """Return the name of the parameter and its value."""
-        name, _, wanted = value.partition("=")
-        if name not in self._NAMES or not wanted:
-            self.fail(f"{value!r}: give one of {', '.join(self._NAMES)}, = and a value, as topic=reminders", param, ctx)
-        if name not in ("from", "to"):
-            return name.replace("-", "_"), wanted
-        try:
-            return name, second_of(when_of(wanted))
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
@@ -174,6 +136,19 @@ def on_kafka(command: _Function) -> _Function:
 def on_instance(command: _Function) -> _Function:
     """Give *command* the options that name an instance of the service: it gets `kafka` and `topic_prefix`."""
     return on_kafka(options_of(WorkerSettings, "topic_prefix")(command))
+
+
+FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+def count_option(name: str, help: str, **given: Any) -> Callable[[_Function], _Function]:
+    """Return an option that takes a whole number from 1 on; *given* are other arguments of `click.option`."""
+    return click.option(name, type=click.IntRange(min=1), show_default=True, help=help, **given)
+
+
+def choice_option(name: str, choices: Collection[str], help: str, default: str) -> Callable[[_Function], _Function]:
+    """Return an option that takes one of *choices*."""
+    return click.option(name, type=click.Choice([*choices]), default=default, show_default=True, help=help)
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="print JSON instead of text")

@@ -25,7 +25,7 @@ from kafka_timers.cli.lake import lake
 from kafka_timers.cli.lake_audit import LAKE_AUDIT
 from kafka_timers.cli.lake_jobs import LAKE_JOBS
 from kafka_timers.cli.listing import PENDING
-from kafka_timers.cli.options import Seconds, json_option, on_instance, on_kafka, options_of
+from kafka_timers.cli.options import Seconds, count_option, json_option, on_instance, on_kafka, options_of
 from kafka_timers.cli.recurrence import schedule
 from kafka_timers.cli.rejects import REJECTED
 from kafka_timers.cli.relogging import log as relog
@@ -42,11 +42,10 @@ from kafka_timers.cli.running import check_installed, instance_in, log_to_stderr
 from kafka_timers.client.request import Outcome
 from kafka_timers.clock import HostClock
 from kafka_timers.console.console_settings import ConsoleSettings
-from kafka_timers.core.wire import instance_name
 from kafka_timers.dev.dev_settings import DevSettings
 from kafka_timers.errors import KafkaTimersError
 from kafka_timers.operate.acls import PROCESSES, acls_of
-from kafka_timers.operate.capacity import Load, needs_of
+from kafka_timers.operate.capacity import needs_of
 from kafka_timers.operate.documents import (
     acls_document,
     callback_document,
@@ -192,14 +191,12 @@ def topics() -> None:
 
 @topics.command("create")
 @on_instance
-@click.option(
+@count_option(
     "--partitions",
-    type=click.IntRange(min=1),
+    "partitions of each topic; you cannot change it later",
     default=8,
-    show_default=True,
     envvar=env_name("partitions"),
     show_envvar=True,
-    help="partitions of each topic; you cannot change it later",
 )
 @json_option
 def topics_create(kafka: Kafka, topic_prefix: str, partitions: int, as_json: bool) -> None:
@@ -284,9 +281,7 @@ def find(timer_id: str, kafka: Kafka, topic_prefix: str, as_json: bool) -> None:
 @click.argument("topic")
 @on_kafka
 @click.option("--from-beginning", is_flag=True, help="also show the callbacks that the topic already has")
-@click.option(
-    "--count", type=click.IntRange(min=1), help="number of callbacks after which to stop  [default: go on until Ctrl-C]"
-)
+@count_option("--count", "number of callbacks after which to stop  [default: go on until Ctrl-C]")
 @json_option
 def watch(topic: str, kafka: Kafka, from_beginning: bool, count: int | None, as_json: bool) -> None:
     """
@@ -365,7 +360,7 @@ def status(allowed_topics: str, seal_every_s: int, as_json: bool, **given: Any) 
     default="0s",
     help="longest wait that workers keep, as 1d; a lake has the rest  [default: no lake]",
 )
-@click.option("--replication", type=click.IntRange(min=1), default=3, show_default=True, help="replicas of the topics")
+@count_option("--replication", "replicas of the topics", default=3)
 @json_option
 def capacity(as_json: bool, **given: Any) -> None:
     """
@@ -374,7 +369,7 @@ def capacity(as_json: bool, **given: Any) -> None:
     The figures behind it were measured on the machine that docs/performance.md
     describes. Sizes are upper bounds, for payloads that do not compress.
     """
-    found = needs_of(Load(**given))
+    found = needs_of(**given)
     if as_json:
         click.echo(json.dumps(capacity_document(found)))
     else:
@@ -401,8 +396,7 @@ def acls(bootstrap: str, principals: Sequence[tuple[str, str]], as_json: bool, *
     topics and doors of your workers.
     """
     who = {process: f"User:{process}" for process in PROCESSES} | dict(principals)
-    prefix, group = given["topic_prefix"], given["group"]
-    found = acls_of(prefix, group or instance_name(prefix), given["allowed_topics"], given["door"])
+    found = acls_of(given["topic_prefix"], given["group"], given["allowed_topics"], given["door"])
     if as_json:
         click.echo(json.dumps(acls_document(found, who)))
         return

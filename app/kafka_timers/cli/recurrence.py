@@ -13,7 +13,17 @@ from rich.text import Text
 
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.cli.asking import with_client
-from kafka_timers.cli.options import Delay, When, content_of, content_options, json_option, on_instance
+from kafka_timers.cli.options import (
+    Delay,
+    When,
+    choice_option,
+    content_of,
+    content_options,
+    count_option,
+    given_by,
+    json_option,
+    on_instance,
+)
 from kafka_timers.cli.render import printable
 from kafka_timers.cli.running import needs
 from kafka_timers.client.times import At, Cron, Every, Times
@@ -29,6 +39,10 @@ def schedule() -> None:
     """Put, show, pause and delete recurring timers."""
 
 
+_on_schedule = given_by(click.argument("schedule_id", metavar="ID"), on_instance)
+_note = click.option("--note", default="", help="a note for people  [default: the one that it has]")
+
+
 def _with_schedules(kafka: Kafka, topic_prefix: str, question: "Callable[[Schedules], Awaitable[_Answer]]") -> _Answer:
     with needs("schedules"):
         import kafka_timers.client.recurring  # noqa: F401  # says which extra is missing
@@ -36,8 +50,7 @@ def _with_schedules(kafka: Kafka, topic_prefix: str, question: "Callable[[Schedu
 
 
 @schedule.command()
-@click.argument("schedule_id", metavar="ID")
-@on_instance
+@_on_schedule
 @click.option("--cron", help="minute, hour, day of month, month, day of week; or six fields, with the second first")
 @click.option("--zone", default="UTC", show_default=True, help="IANA time zone in which --cron is read")
 @click.option("--every", "every_ms", type=Delay(), help="time between two runs, as 30s or 6h")
@@ -47,34 +60,28 @@ def _with_schedules(kafka: Kafka, topic_prefix: str, question: "Callable[[Schedu
 )
 @click.option("--start", type=When(), help="no run is before it  [default: now]")
 @click.option("--end", type=When(), help="no run is at it or later  [default: none]")
-@click.option("--runs", type=click.IntRange(min=1), help="runs at most  [default: no limit]")
+@count_option("--runs", "runs at most  [default: no limit]")
 @click.option(
     "--jitter", "jitter_ms", type=Delay(), default="0s", show_default=True, help="each run is up to so much later"
 )
-@click.option(
-    "--catch-up",
-    type=click.Choice(("last", "all", "none")),
-    default="last",
-    show_default=True,
-    help="missed runs to make up for, after a time without a planner",
+@choice_option(
+    "--catch-up", ("last", "all", "none"), "missed runs to make up for, after a time without a planner", "last"
 )
 @click.option(
     "--catch-up-window", "window_ms", type=Delay(), default="1d", show_default=True,
     help="runs that were missed longer ago are never made up for",
 )  # fmt: skip
-@click.option(
+@choice_option(
     "--gap",
-    type=click.Choice(("default", "at-jump", "skip")),
-    default="default",
-    show_default=True,
-    help="a local time that the clocks jump over: run when they jump, or not at all",
+    ("default", "at-jump", "skip"),
+    "a local time that the clocks jump over: run when they jump, or not at all",
+    "default",
 )
-@click.option(
+@choice_option(
     "--overlap",
-    type=click.Choice(("default", "first", "both")),
-    default="default",
-    show_default=True,
-    help="a local time that comes twice: run the first time, or both times",
+    ("default", "first", "both"),
+    "a local time that comes twice: run the first time, or both times",
+    "default",
 )
 @click.option("--paused", is_flag=True, help="have no runs until `schedule resume`")
 @click.option("--note", default="", help="a note for people")
@@ -130,8 +137,7 @@ def list_(kafka: Kafka, topic_prefix: str, id_prefix: str, as_json: bool) -> Non
 
 
 @schedule.command()
-@click.argument("schedule_id", metavar="ID")
-@on_instance
+@_on_schedule
 @json_option
 def show(schedule_id: str, kafka: Kafka, topic_prefix: str, as_json: bool) -> None:
     """Show a schedule. Exits with 4 if there is none of this ID."""
@@ -143,9 +149,8 @@ def show(schedule_id: str, kafka: Kafka, topic_prefix: str, as_json: bool) -> No
 
 
 @schedule.command()
-@click.argument("schedule_id", metavar="ID")
-@on_instance
-@click.option("--note", default="", help="a note for people  [default: the one that it has]")
+@_on_schedule
+@_note
 @json_option
 def pause(schedule_id: str, kafka: Kafka, topic_prefix: str, note: str, as_json: bool) -> None:
     """
@@ -157,9 +162,8 @@ def pause(schedule_id: str, kafka: Kafka, topic_prefix: str, note: str, as_json:
 
 
 @schedule.command()
-@click.argument("schedule_id", metavar="ID")
-@on_instance
-@click.option("--note", default="", help="a note for people  [default: the one that it has]")
+@_on_schedule
+@_note
 @json_option
 def resume(schedule_id: str, kafka: Kafka, topic_prefix: str, note: str, as_json: bool) -> None:
     """Have a paused schedule run again."""
@@ -167,8 +171,7 @@ def resume(schedule_id: str, kafka: Kafka, topic_prefix: str, note: str, as_json
 
 
 @schedule.command()
-@click.argument("schedule_id", metavar="ID")
-@on_instance
+@_on_schedule
 def run(schedule_id: str, kafka: Kafka, topic_prefix: str) -> None:
     """Have a run fire at once, besides those that the schedule has."""
     timer = _with_schedules(kafka, topic_prefix, lambda schedules: schedules.run_now(schedule_id))
@@ -176,8 +179,7 @@ def run(schedule_id: str, kafka: Kafka, topic_prefix: str) -> None:
 
 
 @schedule.command()
-@click.argument("schedule_id", metavar="ID")
-@on_instance
+@_on_schedule
 def delete(schedule_id: str, kafka: Kafka, topic_prefix: str) -> None:
     """
     Delete a schedule.
@@ -189,8 +191,7 @@ def delete(schedule_id: str, kafka: Kafka, topic_prefix: str) -> None:
 
 
 @schedule.command("next")
-@click.argument("schedule_id", metavar="ID")
-@on_instance
+@_on_schedule
 @click.option("--count", type=click.IntRange(1, 1000), default=5, show_default=True, help="runs to show")
 @json_option
 def next_(schedule_id: str, kafka: Kafka, topic_prefix: str, count: int, as_json: bool) -> None:

@@ -12,11 +12,20 @@ import click
 
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.seals import last_seals
+from kafka_timers.broker.ticked import ticked_s
 from kafka_timers.cli.asking import answers_to, show_answers, with_client
-from kafka_timers.cli.options import Delay, Seconds, When, given_by, json_option, moment_given, on_instance
+from kafka_timers.cli.options import (
+    Delay,
+    Seconds,
+    When,
+    count_option,
+    given_by,
+    json_option,
+    moment_given,
+    on_instance,
+)
 from kafka_timers.cli.render import printable, rejected_lines
 from kafka_timers.cli.running import wait_for
-from kafka_timers.clock import HostClock
 from kafka_timers.core.rejected import Again, Rejected
 from kafka_timers.core.wire import Topics
 from kafka_timers.errors import KafkaTimersError, RequestError
@@ -37,13 +46,7 @@ _filters = given_by(
 @click.command()
 @on_instance
 @_filters
-@click.option(
-    "--limit",
-    type=click.IntRange(min=1),
-    default=50,
-    show_default=True,
-    help="most requests to show; the last ones count",
-)
+@count_option("--limit", "most requests to show; the last ones count", default=50)
 @click.option("--follow", is_flag=True, help="go on with newly refused requests, until Ctrl-C")
 @json_option
 def rejected(
@@ -68,8 +71,9 @@ def rejected(
                 click.echo(line)
 
     async def read() -> None:
+        now_s = 0 if since_s is None else await ticked_s(kafka, topic_prefix)
         async with reading_rejected(kafka, topic_prefix) as log:
-            found, count = await log.last(wanted, _from_ms(since_s), limit)
+            found, count = await log.last(wanted, _from_ms(since_s, now_s), limit)
             if count > len(found):
                 click.echo(f"{count - len(found):,} earlier ones are left out: give a --limit above {limit}", err=True)
             for each in found:
@@ -94,7 +98,7 @@ def rejected(
     "--in", "delay_ms", type=Delay(), help="fire after this duration  [default: at their own time; at once if past]"
 )
 @click.option("--at", "when", type=When(), help="fire at this time: ISO 8601 with a zone, or UNIX seconds")
-@click.option("--limit", type=click.IntRange(min=1), default=1_000, show_default=True, help="most requests to send")
+@count_option("--limit", "most requests to send", default=1_000)
 @click.option("--dry-run", is_flag=True, help="show the requests, and send nothing")
 @click.option("--yes", is_flag=True, help="do not ask before sending")
 @json_option
@@ -134,12 +138,11 @@ def redrive(
     if bool(places) == bool(since_s is not None or wanted != Which()):
         raise click.UsageError("give PLACEs, or say which with --reason, --topic, --timer-id or --since")
     due_ms = moment_given(delay_ms, when)
-    found, partitions = wait_for(_chosen(kafka, topic_prefix, places, wanted, since_s, limit))
-    now_ms = int(HostClock().wall_s() * 1000)
+    found, partitions, now_s = wait_for(_chosen(kafka, topic_prefix, places, wanted, since_s, limit))
     again, not_again = dict[str, Again](), list[str]()
     for each in found:
         try:
-            again[each.place] = each.again(Topics.of(topic_prefix).requests, partitions, now_ms, due_ms)
+            again[each.place] = each.again(Topics.of(topic_prefix).requests, partitions, now_s * 1000, due_ms)
         except RequestError as error:
             not_again.append(str(error))
 
@@ -160,23 +163,23 @@ def redrive(
     sys.exit(1 if not_again or not found else code)
 
 
-def _from_ms(since_s: int | None) -> int:
-    return 0 if since_s is None else int((HostClock().wall_s() - since_s) * 1000)
+def _from_ms(since_s: int | None, now_s: int) -> int:
+    return 0 if since_s is None else (now_s - since_s) * 1000
 
 
 async def _chosen(
     kafka: Kafka, prefix: str, places: Sequence[str], which: Which, since_s: int | None, limit: int
-) -> tuple[list[Rejected], int]:
-    """Return the requests to send again, and the number of partitions that the service serves."""
-    partitions = len(await last_seals(kafka, prefix))
+) -> tuple[list[Rejected], int, int]:
+    """Return the requests to send again, the number of partitions that the service serves, and the last tick."""
+    partitions, now_s = len(await last_seals(kafka, prefix)), await ticked_s(kafka, prefix)
     async with reading_rejected(kafka, prefix) as log:
         if places:
             found = [await log.at(place) for place in dict.fromkeys(places)]
         else:
-            found, count = await log.last(which, _from_ms(since_s), limit)
+            found, count = await log.last(which, _from_ms(since_s, now_s), limit)
             if count > len(found):
                 raise KafkaTimersError(f"{count:,} match, so none was sent: narrow it, or give --limit")
-        return [await log.whole(each) for each in found], partitions
+        return [await log.whole(each) for each in found], partitions, now_s
 
 
 def _preview(found: Sequence[Rejected], not_again: Sequence[str]) -> None:

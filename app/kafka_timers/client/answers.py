@@ -57,12 +57,7 @@ class AnswerReader:
 
     @classmethod
     async def open(cls, topic: str, cluster: Cluster, kafka: Kafka, timeout_s: float) -> Self:
-        """
-        Return a reader that sees the answer to every question asked from now on. The topic must exist.
-
-        Raises:
-            BrokerError: no broker answers within *timeout_s*, or it refuses.
-        """
+        """Return a reader that sees the answer to every question asked from now on. The topic must exist."""
         async with AsyncExitStack() as stack:
             async with answering(kafka, timeout_s=timeout_s):
                 await cluster.look_up([topic])

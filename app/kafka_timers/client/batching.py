@@ -43,12 +43,7 @@ class OwnSender:
         self._starting = asyncio.Lock()
 
     async def start(self) -> None:
-        """
-        Get a producer id.
-
-        Raises:
-            aiokafka.errors.KafkaError: no broker answers, or it refuses this client.
-        """
+        """Get a producer id."""
         await self._started()
 
     async def stop(self) -> None:
@@ -135,11 +130,10 @@ class GivenSender:
 
     async def deliver(self, batch: Any, topic: str, partition: int) -> int:
         """
-        Send *batch*, and return the offset of its first record; -1 if the broker did not tell it.
+        Send *batch*, as `OwnSender.deliver`.
 
         Raises:
             PublishError: the producer cannot be used any more.
-            aiokafka.errors.KafkaError: sending failed.
         """
         try:
             sent = await (await self._producer.send_batch(batch, topic, partition=partition))

@@ -25,10 +25,6 @@ class Callback:
     A callback that was read: the sender's data, and the data that the service has added.
 
     Attributes:
-        topic: topic that it was read from.
-        partition: partition of the topic.
-        offset: offset in the partition.
-        key: None for a callback without a key.
         value: None for a tombstone.
         headers: the sender's own headers, in their order, without those of the service.
         due_ms: UNIX millisecond for which the sender asked.
@@ -114,12 +110,7 @@ def token_from(headers: RawHeaders) -> str | None:
 
 def request_from(headers: RawHeaders) -> str | None:
     """
-    Return partition:offset of a callback's request, None if the record is no callback.
-
-    It is the same on every copy of a callback, and equal to `Timer.request`.
-
-    Args:
-        headers: headers of the record, as any client returns them.
+    Return `Callback.request` by the *headers* of a record, as any client returns them; None if it is no callback.
     """
     return _text(_first(headers, REQUEST_HEADER))
 

@@ -19,9 +19,16 @@ from kafka_timers.core.routing import hash_of
 from kafka_timers.core.wire import Future, Topics, partitions_in
 from kafka_timers.errors import BrokerError, ClientStateError, RequestError, TopicsError
 
+# For so long the number of partitions of timer-schedule counts.
+_COUNTED_S = 5.0
+
 
 class Channel(Protocol):
-    """The connection of a client to the service: it publishes requests and reads answers."""
+    """
+    The connection of a client to the service: it publishes requests and reads answers.
+
+    Its methods raise what the calls of `TimerClient` raise, and `ClientStateError` where `partitions` does.
+    """
 
     async def start(self) -> None:
         """Connect."""
@@ -35,7 +42,7 @@ class Channel(Protocol):
         Number of partitions that the service runs with.
 
         Raises:
-            ClientStateError: the client cannot publish here and now.
+            ClientStateError: the client is not started, or was started on another event loop.
         """
 
     async def publish(self, key: bytes, value: bytes, name: bytes, headers: RecordHeaders = ()) -> tuple[int, int]:
@@ -58,7 +65,7 @@ class Channel(Protocol):
 
 class KafkaChannel:
     """
-    The connection over Kafka. Its methods raise ClientStateError as `partitions` does.
+    The connection over Kafka.
 
     Args:
         kafka: brokers; not used if *producer* is given.
@@ -86,20 +93,15 @@ class KafkaChannel:
         self._timeout_s = timeout_s
         self._accumulators: list[PartitionAccumulator] = []
         self._turns = itertools.count()
-        # For timer-schedule; created when the first schedule is written.
+        # For timer-schedule, and until when their number counts on the loop's clock.
         self._to_schedules: list[PartitionAccumulator] = []
+        self._schedules_until_s = 0.0
         self._answers: AnswerReader | None = None
         self._opening = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def start(self) -> None:
-        """
-        Connect, and look up once with how many partitions the service runs.
-
-        Raises:
-            BrokerError: no broker answers at the address, or it refuses this client.
-            TopicsError: `timer-request` does not exist, or this client may not see it.
-        """
+        """Connect, see `TimerClient.start`."""
         self._loop = asyncio.get_running_loop()
         async with AsyncExitStack() as opened:
             async with answering(self._kafka, timeout_s=self._timeout_s):
@@ -145,7 +147,7 @@ class KafkaChannel:
         return min(count, max(counts, default=0) or count)
 
     async def stop(self) -> None:
-        """Wait until all calls under way are accepted or have failed, and disconnect. Nothing is raised."""
+        """Disconnect, see `Channel`."""
         accumulators, self._accumulators = [*self._accumulators, *self._to_schedules], []
         self._to_schedules = []
         await asyncio.gather(*(accumulator.flush() for accumulator in accumulators))
@@ -157,12 +159,7 @@ class KafkaChannel:
 
     @property
     def partitions(self) -> int:
-        """
-        Number of partitions that the service runs with.
-
-        Raises:
-            ClientStateError: the client is not started, or was started on another event loop.
-        """
+        """Number of partitions, see `Channel`."""
         if not self._accumulators:
             raise ClientStateError("the client is not started: use `async with TimerClient(...)`")
         if asyncio.get_running_loop() is not self._loop:
@@ -173,40 +170,27 @@ class KafkaChannel:
         return len(self._accumulators)
 
     async def publish(self, key: bytes, value: bytes, name: bytes, headers: RecordHeaders = ()) -> tuple[int, int]:
-        """
-        Publish a record and return its partition and offset; *name* chooses the partition, an empty one takes turns.
-
-        Raises:
-            PublishError: the broker did not accept it; after a time limit it still may.
-        """
+        """Publish a record, see `Channel`."""
         count = self.partitions
         partition = (hash_of(name) if name else next(self._turns)) % count
         return partition, await self._accumulators[partition].append(key, value, headers)
 
     async def write_schedule(self, name: bytes, value: bytes | None) -> None:
-        """
-        Write a record on `timer-schedule`. A value of None deletes the schedule.
-
-        Raises:
-            PublishError: the broker did not accept it; after a time limit it still may.
-            TopicsError: the topic does not exist, or this client may not see it.
-        """
+        """Write a record on `timer-schedule`, see `Channel`."""
         # Raises if the client is not started.
         _ = self.partitions
         async with self._opening:
-            if not self._to_schedules:
-                topic = self._topics.schedules
-                self._to_schedules = self._accumulators_of(topic, await self._count(topic))
-        await self._to_schedules[hash_of(name) % len(self._to_schedules)].append(name, value)
+            now_s, topic = asyncio.get_running_loop().time(), self._topics.schedules
+            if now_s >= self._schedules_until_s:
+                # It may have been made anew with another number, by which the planner and other clients go.
+                if len(self._to_schedules) != (count := await self._count(topic)):
+                    self._to_schedules = self._accumulators_of(topic, count)
+                self._schedules_until_s = now_s + _COUNTED_S
+            to = self._to_schedules[hash_of(name) % len(self._to_schedules)]
+        await to.append(name, value)
 
     async def schedules(self, name: bytes | None) -> dict[bytes, bytes]:
-        """
-        Return the values on `timer-schedule` by id. With a *name*, other ids may be missing.
-
-        Raises:
-            BrokerError: the topic cannot be read.
-            TopicsError: the topic does not exist, or this client may not see it.
-        """
+        """Return the values on `timer-schedule`, see `Channel`."""
         _ = self.partitions
         topic = self._topics.schedules
         count = await self._count(topic)
@@ -219,8 +203,6 @@ class KafkaChannel:
 
         Raises:
             RequestError: the producer is transactional, so no answer can come before its commit.
-            BrokerError: the reply topic cannot be read.
-            TopicsError: the reply topic does not exist.
         """
         async with self._opening:
             # Raises if the client is not started.
@@ -239,10 +221,5 @@ class KafkaChannel:
             return self._answers
 
     async def read(self, request: str) -> Future | None:
-        """
-        Return the Future of the request at partition:offset; None if it does not lie there any more.
-
-        Raises:
-            BrokerError: the request cannot be read.
-        """
+        """Return the Future of a request, see `Channel`."""
         return await request_at(self._kafka, self._prefix, request, **self._options)

@@ -20,13 +20,8 @@ class Received:
     A record as it lies on its topic.
 
     Attributes:
-        topic: topic that it was read from.
-        partition: partition of the topic.
-        offset: offset in the partition.
         timestamp_ms: UNIX milliseconds; None if the record has no time.
-        key: None if it has no key.
         value: None for a tombstone.
-        headers: headers in their order.
     """
 
     topic: str
@@ -44,16 +39,7 @@ class Received:
 
     @classmethod
     def of(cls, record: Any) -> Self:
-        """
-        Return the content of *record*.
-
-        Args:
-            record: record of aiokafka, kafka-python or confluent-kafka, an event or a message of Faust, or a message of
-                FastStream.
-
-        Raises:
-            RequestError: it is none of these, or holds an error instead of a record.
-        """
+        """Return the content of *record*, which is of a kind that `Callback.of` takes."""
         # FastStream keeps the client's own record inside its message, Faust inside its event.
         for wrapped in ("raw_message", "message"):
             inside = getattr(record, wrapped, None)

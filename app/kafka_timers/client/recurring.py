@@ -33,10 +33,7 @@ class Recurring:
     Attributes:
         schedule_id: your name for the schedule.
         times: its times, in words.
-        topic: topic that gets the callbacks.
-        key: key of the callbacks; None for no key.
-        value: value of the callbacks; None for tombstones.
-        headers: headers of the callbacks, after the service's own.
+        topic, key, value, headers: those of the callbacks, as in `CallbackOptions`.
         paused: whether it has no runs for now.
         note: a note for people.
         message: the whole schedule, as it lies on `timer-schedule`.
@@ -80,6 +77,10 @@ class Recurring:
 class Schedules:
     """
     The schedules of a service, at `TimerClient.schedules`.
+
+    What writes a schedule raises `PublishError` if the broker did not accept it; after a time limit it still may. What
+    reads one raises `BrokerError` if `timer-schedule` cannot be read; this client may lack the permission. Both raise
+    `TopicsError` if the topic does not exist.
 
     Args:
         clock: clock that `run_now` and `next` use.
@@ -131,8 +132,6 @@ class Schedules:
                 the argument.
             RequestError: a request cannot carry the callback.
             WhenError: a moment is not a point in time that a timer can have.
-            PublishError: the broker did not accept it; after a time limit it still may.
-            TopicsError: `timer-schedule` does not exist.
         """
         schedule = Schedule(callback=future_of(CallbackSpec(topic, **others), self._reserved), paused=paused, note=note)
         if not isinstance(times, Times):
@@ -155,23 +154,13 @@ class Schedules:
 
         Raises:
             ScheduleError: it is not a valid schedule.
-            PublishError: the broker did not accept it; after a time limit it still may.
-            TopicsError: `timer-schedule` does not exist.
         """
         next_runs(schedule, 0, 1)
         await self._channel.write_schedule(checked_id(schedule_id).encode(), schedule.SerializeToString())
         return Recurring.of(schedule_id, schedule)
 
     async def get(self, schedule_id: str) -> Recurring | None:
-        """
-        Return a schedule; None if there is none of this id.
-
-        This reads the id's partition of `timer-schedule`.
-
-        Raises:
-            BrokerError: `timer-schedule` cannot be read. This client may lack the permission.
-            TopicsError: `timer-schedule` does not exist.
-        """
+        """Return a schedule; None if there is none of this id. This reads the id's partition of `timer-schedule`."""
         name = checked_id(schedule_id).encode()
         value = (await self._channel.schedules(name)).get(name)
         return None if value is None else Recurring.of(schedule_id, schedule_from(value))
@@ -181,10 +170,6 @@ class Schedules:
         Return the schedules whose id begins with *prefix*, sorted by id. Invalid ones are left out.
 
         This reads all of `timer-schedule`.
-
-        Raises:
-            BrokerError: as `get`.
-            TopicsError: as `get`.
         """
         found = []
         for name, value in sorted((await self._channel.schedules(None)).items()):
@@ -204,8 +189,6 @@ class Schedules:
 
         Raises:
             ScheduleError: there is no schedule of this id.
-            PublishError: as `put`.
-            BrokerError: as `get`.
         """
         return await self._paused(schedule_id, note, paused=True)
 
@@ -216,10 +199,6 @@ class Schedules:
     async def delete(self, schedule_id: str) -> None:
         """
         Delete a schedule. Runs that are more than five seconds ahead do not fire. Nothing happens if it does not exist.
-
-        Raises:
-            PublishError: as `put`.
-            TopicsError: as `put`.
         """
         await self._channel.write_schedule(checked_id(schedule_id).encode(), None)
 
@@ -229,8 +208,6 @@ class Schedules:
 
         Raises:
             ScheduleError: there is no schedule of this id.
-            PublishError: as `put`.
-            BrokerError: as `get`.
         """
         found = await self._known(schedule_id)
         now_ms = moment_at(self._clock.wall_s())
@@ -245,7 +222,6 @@ class Schedules:
 
         Raises:
             ScheduleError: there is no schedule of this id.
-            BrokerError: as `get`.
         """
         return (await self._known(schedule_id)).next(count, self._clock.wall_s())
 

@@ -2,7 +2,8 @@
 Check a caller's arguments, and make the bytes and the partition of a request from them.
 
 These functions are pure. `TimerClient` and the in-memory broker of `kafka_timers.testing` share them. docs/wire.md
-describes the same for clients in other languages.
+describes the same for clients in other languages. What a request cannot carry raises `RequestError`; the text names the
+argument.
 """
 
 import re
@@ -55,11 +56,7 @@ class CallbackSpec:
     """
     A callback as a caller describes it, in the caller's types and not checked yet.
 
-    Attributes:
-        topic: name of the topic that gets the callback.
-        timer_id: the caller's own name for the timer; None for no name.
-
-    `CallbackOptions` explains the others.
+    *timer_id* is the caller's own name for the timer. `CallbackOptions` explains the others.
     """
 
     topic: str
@@ -173,11 +170,7 @@ class Pending:
         timer_id: the sender's own name for the timer.
         due_ms: UNIX millisecond at which it fires.
         request: partition:offset of its request, as in the header `timer-request` of its callback.
-        topic: topic that gets the callback.
-        key: key of the callback; None for no key.
-        value: value of the callback; None for a tombstone.
-        token: token that the callback carries; None for no token.
-        headers: headers of the callback, after the service's own.
+        topic, key, value, token, headers: those of the callback, as in `CallbackOptions`.
     """
 
     timer_id: str | None
@@ -206,9 +199,6 @@ def future_of(callback: CallbackSpec, reserved: Collection[str]) -> Future:
     """
     Return the message that asks for *callback*. `timed` adds its time. *reserved* are the service's own topics, which
     get no callbacks.
-
-    Raises:
-        RequestError: a request cannot carry an argument; the text names it.
     """
     topic, value = callback.topic, callback.value
     if not isinstance(topic, str) or not _topic_matches(topic):
@@ -242,9 +232,6 @@ def question_of(timer_id: str, partition: int) -> Future:
     Return a message that changes nothing, and whose answer describes the timer *timer_id*.
 
     It is a cancel of a request that does not exist, in *partition*, the partition of the id; see `is_question`.
-
-    Raises:
-        RequestError: *timer_id* is empty or not text.
     """
     return only_if_pending(cancel_of(timer_id), True, f"{partition}:{_NO_OFFSET}")
 
@@ -283,12 +270,7 @@ def timed(future: Future, due_ms: int) -> bytes:
 
 
 def cancel_of(timer_id: str) -> Future:
-    """
-    Return the message that cancels the pending timer *timer_id*.
-
-    Raises:
-        RequestError: *timer_id* is empty or not text.
-    """
+    """Return the message that cancels the pending timer *timer_id*."""
     return Future(cancel=True, timerId=checked_id(timer_id))
 
 
@@ -296,9 +278,6 @@ def only_if_absent(future: Future, request: str | None = None) -> Future:
     """
     Return *future*, a request with a timer id, changed so that it is ignored if that id is known. A timer of *request*,
     partition:offset, does not count once it is due.
-
-    Raises:
-        RequestError: *request* does not name a request.
     """
     future.condition = Condition.IF_ABSENT
     if request is not None:
@@ -312,10 +291,8 @@ def only_if_pending(future: Future, wanted: bool, request: str | None) -> Future
 
     Args:
         wanted: False returns *future* as it is.
-        request: partition:offset of the request that the pending timer must come from; None for any request.
-
-    Raises:
-        RequestError: *request* does not name a request, or is given and *wanted* is False.
+        request: partition:offset of the request that the pending timer must come from; None for any request, and if
+            *wanted* is False.
     """
     if request is not None:
         if not wanted:
@@ -328,10 +305,8 @@ def only_if_pending(future: Future, wanted: bool, request: str | None) -> Future
 
 def check_home(future: Future, partitions: int) -> None:
     """
-    Check that the request in *future.ifRequest*, if there is one, can belong to its timer id.
-
-    Raises:
-        RequestError: it lies in another partition than the id's requests, so the workers would refuse *future*.
+    Check that the request in *future.ifRequest*, if there is one, can belong to its timer id. The workers would refuse
+    *future* if it lay in another partition than the id's requests.
     """
     home = partition_of(future.timerId, partitions)
     if future.ifRequest and future.ifRequest.partition(":")[0] != str(home):
@@ -342,22 +317,12 @@ def check_home(future: Future, partitions: int) -> None:
 
 
 def checked_id(timer_id: str | bytes) -> str:
-    """
-    Return *timer_id* as text.
-
-    Raises:
-        RequestError: it is empty or not text.
-    """
+    """Return *timer_id* as text, which is not empty."""
     return _checked_text("timer_id", timer_id)
 
 
 def checked_request(request: str) -> str:
-    """
-    Return *request*, which must be partition:offset.
-
-    Raises:
-        RequestError: it is not.
-    """
+    """Return *request*, which must be partition:offset."""
     if not isinstance(request, str) or not _request_matches(request):
         raise RequestError(
             f"request {request!r} is not partition:offset: give the value of Timer.request, Answer.request or the "

@@ -10,7 +10,6 @@ import math
 import zlib
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import NamedTuple
 
 from kafka_timers.client.callback import own_headers
 from kafka_timers.client.received import Received
@@ -102,25 +101,21 @@ class Retry:
         timer: timer that brings the record again, or to the dead-letter topic.
         attempt: number of this repeat; for a record that was given up, the number of repeats that it had.
         gave_up: whether the record goes to the dead-letter topic.
+        ignored: whether the service ignores this request, since it knows the timer of an earlier one; None if `retry`
+            was not to wait for its answer.
     """
 
     timer: Timer
     attempt: int
     gave_up: bool
+    ignored: bool | None = None
 
 
-class _Repeated(NamedTuple):
-    """A repeat of a record: its callback, the seconds from now, and the other fields of `Retry`."""
-
-    callback: CallbackSpec
-    delay_s: float
-    attempt: int
-    gave_up: bool
-
-
-def repeated(received: Received, policy: RetryPolicy, error: BaseException | str | None) -> _Repeated:
+def repeated(
+    received: Received, policy: RetryPolicy, error: BaseException | str | None
+) -> tuple[CallbackSpec, float, int, bool]:
     """
-    Return the repeat of *received* under *policy*.
+    Return the repeat of *received* under *policy*: its callback, the seconds from now, and the other fields of `Retry`.
 
     It keeps the record's own headers. Behind them it has new ones in place of those of the last repeat: the number of
     the repeat, the place and the timer id of the record at first, and the *error*.
@@ -151,7 +146,7 @@ def repeated(received: Received, policy: RetryPolicy, error: BaseException | str
         token.decode(errors="replace") if token else None,
         [*own_headers(received.headers), *added],
     )
-    return _Repeated(callback, 0.0 if gave_up else policy.delay_s(attempt, name), attempt, gave_up)
+    return callback, 0.0 if gave_up else policy.delay_s(attempt, name), attempt, gave_up
 
 
 def _name_of(received: Received, request: bytes | None, policy: RetryPolicy) -> str:

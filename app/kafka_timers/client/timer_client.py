@@ -58,6 +58,11 @@ class TimerClient:
     (`asyncio.gather`) travel in few batches. Requests with the same timer id, or without one the same key, are accepted
     in the order of the calls.
 
+    A call raises `RequestError` for an argument that no request can carry, `WhenError` for a moment that no timer can
+    have, and `PublishError` if the broker did not accept its request; after a time limit the broker still may. Calls
+    that return the service's answer wait for it for their own *timeout_s*, once their request is accepted. They raise
+    `AnswerError` if none came, and `BrokerError` or `TopicsError` if the reply topic cannot be read or does not exist.
+
     Args:
         bootstrap: Kafka brokers, host:port, comma separated, or a `Kafka` that holds the login too; not used if
             *producer* is given.
@@ -148,11 +153,6 @@ class TimerClient:
                 that one is due when the broker takes this request, both fire; `move` with `if_pending` and `create`
                 rule that out.
             others: key, value, token, headers, partition and partition_key of the callback; see `CallbackOptions`.
-
-        Raises:
-            WhenError: *when* is not a point in time that a timer can have.
-            RequestError: a request cannot carry another argument.
-            PublishError: the broker did not accept the request; after a time limit it still may.
         """
         due_ms = moment_at(when)
         return await self._schedule(due_ms, self._future(CallbackSpec(topic, timer_id=timer_id, **others)))
@@ -169,10 +169,7 @@ class TimerClient:
         Ask for a callback *delay* from now by this host's clock; otherwise as `at`.
 
         Args:
-            delay: a timedelta or seconds; 0 is at once.
-
-        Raises:
-            WhenError: *delay* is negative, or is no delay.
+            delay: a timedelta or seconds; 0 is at once, and less raises `WhenError`.
         """
         due_ms = moment_after(delay, self._clock.wall_s())
         return await self._schedule(due_ms, self._future(CallbackSpec(topic, timer_id=timer_id, **others)))
@@ -206,19 +203,14 @@ class TimerClient:
             when: as in `at`, and so are *topic* and *others*.
             request: partition:offset of a request of this id whose timer does not count once it is due. Give the
                 request of the callback that you have read, to ask for the next timer only once.
-            timeout_s: longest wait for the answer, once the broker has accepted the request.
 
         Returns:
             `ACCEPTED`: the timer stands, and `Answer.asked` is its request. `IGNORED`: nothing has changed;
                 `Answer.second` and `Answer.request` describe the timer by which the id is known.
 
         Raises:
-            WhenError: *when* is not a point in time that a timer can have.
-            RequestError: a request cannot carry another argument; or as in `cancel`.
-            PublishError: the broker did not accept the request; after a time limit it still may.
+            RequestError: as in `cancel` too.
             AnswerError: the request was accepted, but no answer came. Repeat the call to get one.
-            BrokerError: the reply topic cannot be read.
-            TopicsError: the reply topic does not exist.
         """
         due_ms = moment_at(when)
         future = self._future(CallbackSpec(topic, timer_id=timer_id, **others))
@@ -238,15 +230,11 @@ class TimerClient:
                 this very cancel took back, and `IGNORED` in all other cases.
             request: with *if_pending*: cancel only the timer of this request (partition:offset, as in `Timer.request`),
                 and not one that has replaced it since.
-            timeout_s: longest wait for the answer, once the broker has accepted the cancel.
 
         Raises:
             RequestError: *timer_id* is empty or not text; *request* is not of this id; or the client publishes in
                 transactions, so that no answer can come before the commit. Then use another client to cancel.
-            PublishError: the broker did not accept the cancel; after a time limit it still may.
             AnswerError: the cancel was accepted, but no answer came. It stands, and you may ask again.
-            BrokerError: the reply topic cannot be read.
-            TopicsError: the reply topic does not exist.
         """
         future = only_if_pending(cancel_of(timer_id), if_pending, request)
         return await self.ask(future, None, timeout_s)
@@ -283,20 +271,14 @@ class TimerClient:
             if_pending: do nothing unless a timer is pending under this id; without *topic* this always applies.
             request: move only the timer of this request (partition:offset, as in `Timer.request`), and not one that has
                 replaced it since; with *topic* it needs *if_pending*.
-            timeout_s: longest wait for the answer, once the broker has accepted the move.
 
         Raises:
-            WhenError: *when* is not a point in time that a timer can have, *after* is no delay, or you gave both or
-                none.
-            RequestError: a request cannot carry another argument; without *topic*, the request does not lie on
-                `timer-request` any more; or as in `cancel`.
-            PublishError: the broker did not accept the move; after a time limit it still may.
+            WhenError: also if you gave both *when* and *after*, or none.
+            RequestError: without *topic*, the request does not lie on `timer-request` any more; or as in `cancel`.
             AnswerError: the move was accepted, but no answer came. It stands; a move with a condition stands only if it
                 has found the timer. Without *topic*, the pending timer may have stayed unknown instead, and then
                 nothing has changed. The text says which of these it is.
-            BrokerError: the reply topic cannot be read, or, without *topic*, `timer-request`. This client may lack the
-                permission.
-            TopicsError: the reply topic does not exist.
+            BrokerError: without *topic*, also if `timer-request` cannot be read. This client may lack the permission.
         """
         due_ms = moment_of(when, after, self._clock.wall_s())
         if topic is None:
@@ -321,14 +303,10 @@ class TimerClient:
 
         Args:
             timer_id: as you gave it to `at`, `after`, `move` or `create`.
-            timeout_s: longest wait for the answer, once the broker has accepted the question.
 
         Raises:
             RequestError: as in `cancel`; or the request does not lie on `timer-request` any more.
-            PublishError: the broker did not accept the question.
-            AnswerError: no answer came.
-            BrokerError: the reply topic or `timer-request` cannot be read. This client may lack the permission.
-            TopicsError: the reply topic does not exist.
+            BrokerError: also if `timer-request` cannot be read. This client may lack the permission.
         """
         timer_id = checked_id(timer_id)
         known = await self._known(timer_id, timeout_s)
@@ -336,7 +314,14 @@ class TimerClient:
             return None
         return Pending.of(await self._future_at(known.request, timer_id), known.due_ms, known.request)
 
-    async def retry(self, record: Any, policy: RetryPolicy, *, error: BaseException | str | None = None) -> Retry:
+    async def retry(
+        self,
+        record: Any,
+        policy: RetryPolicy,
+        *,
+        error: BaseException | str | None = None,
+        timeout_s: float | None = None,
+    ) -> Retry:
         """
         Make *record* come again after the delay of *policy*, or go to its dead-letter topic after the last retry.
 
@@ -352,16 +337,23 @@ class TimerClient:
                 takes.
             policy: decides the delay, the number of repeats and the topic.
             error: reason of the failure, for the header `timer-retry-error`; cut to 500 characters.
+            timeout_s: wait so long for the service's answer, so that `Retry.ignored` tells whether it ignores this
+                request. None does not ask: a receiver goes on with its records also while no worker answers.
 
         Raises:
             WhenError: the delay of *policy* leads to a time that a timer cannot have.
-            RequestError: *record* is not a record, or a request cannot carry it.
-            PublishError: the broker did not accept the request; after a time limit it still may.
+            RequestError: *record* is not a record, or a request cannot carry it; with *timeout_s*, as in `cancel`.
+            AnswerError: with *timeout_s*: the request was accepted, but no answer came. The record comes again.
         """
-        again = repeated(Received.of(record), policy, error)
-        future = only_if_absent(self._future(again.callback))
-        timer = await self._schedule(moment_after(again.delay_s, self._clock.wall_s()), future)
-        return Retry(timer, again.attempt, again.gave_up)
+        callback, delay_s, attempt, gave_up = repeated(Received.of(record), policy, error)
+        future = only_if_absent(self._future(callback))
+        due_ms = moment_after(delay_s, self._clock.wall_s())
+        if timeout_s is None:
+            return Retry(await self._schedule(due_ms, future), attempt, gave_up)
+        answer = await self.ask(future, due_ms, timeout_s)
+        partition, _, offset = answer.asked.partition(":")
+        timer = Timer(due_ms, int(partition), int(offset), future.timerId, future.token or None)
+        return Retry(timer, attempt, gave_up, answer.outcome is Outcome.IGNORED)
 
     async def ask(self, future: Future, due_ms: int | None, timeout_s: float = 10.0, *, asked_by: str = "") -> Answer:
         """
@@ -370,16 +362,11 @@ class TimerClient:
         Args:
             future: has a timer id. Its `replyTopic` is set to that of this client, its `millis` to those of *due_ms*.
             due_ms: UNIX millisecond at which it fires; None for a cancel.
-            timeout_s: longest wait for the answer, once the broker has accepted the request.
             asked_by: name of the person or program that asks, for the record's header `timer-asked-by`; empty writes
                 none.
 
         Raises:
             RequestError: *future* has no timer id; or as in `cancel`.
-            PublishError: the broker did not accept the request; after a time limit it still may.
-            AnswerError: the request was accepted, but no answer came.
-            BrokerError: the reply topic cannot be read.
-            TopicsError: the reply topic does not exist.
         """
         if not future.timerId:
             raise RequestError("timer_id is None, and the answer is about a timer with an id: give a str")

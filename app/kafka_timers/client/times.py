@@ -1,7 +1,8 @@
 """
 The times of a schedule: each kind is a value with the arguments that this kind has.
 
-They need no extra. `Schedules.put` takes one of them and checks it.
+They need no extra. `Schedules.put` takes one of them and checks it. It raises `ScheduleError` for what is none of its
+choices, `RequestError` for what is no time, and `WhenError` for a moment that no timer can have.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,12 +37,7 @@ class Cron:
     overlap: Literal["default", "first", "both"] = "default"
 
     def write_to(self, schedule: Schedule) -> None:
-        """
-        Give *schedule* these times.
-
-        Raises:
-            ScheduleError: *gap* or *overlap* is none of its choices.
-        """
+        """Give *schedule* these times."""
         schedule.cron.expression, schedule.cron.zone = self.expression, self.zone
         schedule.cron.gap = chosen(self.gap, _GAPS, "gap")  # type: ignore[assignment]
         schedule.cron.overlap = chosen(self.overlap, _OVERLAPS, "overlap")  # type: ignore[assignment]
@@ -61,13 +57,7 @@ class Every:
     anchor: datetime | float | None = None
 
     def write_to(self, schedule: Schedule) -> None:
-        """
-        Give *schedule* these times.
-
-        Raises:
-            RequestError: *seconds* is no time.
-            WhenError: *anchor* is not a point in time that a timer can have.
-        """
+        """Give *schedule* these times."""
         schedule.interval.every_ms = milliseconds(self.seconds)
         schedule.interval.anchor_ms = 0 if self.anchor is None else moment_at(self.anchor)
 
@@ -84,12 +74,7 @@ class At:
     moments: Sequence[datetime | float]
 
     def write_to(self, schedule: Schedule) -> None:
-        """
-        Give *schedule* these times.
-
-        Raises:
-            WhenError: a moment is not a point in time that a timer can have.
-        """
+        """Give *schedule* these times."""
         # An empty list too makes this the kind of the schedule, whose check then names the field.
         schedule.instants.SetInParent()
         schedule.instants.at_ms.extend(sorted(set(map(moment_at, self.moments))))
@@ -99,24 +84,14 @@ Times = Cron | Every | At
 
 
 def chosen(given: str, choices: Mapping[str, int], field: str) -> int:
-    """
-    Return the number of the choice *given*.
-
-    Raises:
-        ScheduleError: it is none of *choices*.
-    """
+    """Return the number of the choice *given*, one of *choices*."""
     if given not in choices:
         raise ScheduleError(f"{given!r} is none of {', '.join(choices)}", field=field)
     return choices[given]
 
 
 def milliseconds(given: timedelta | float) -> int:
-    """
-    Return *given*, a timedelta or seconds, in milliseconds.
-
-    Raises:
-        RequestError: it is neither.
-    """
+    """Return *given*, a timedelta or seconds, in milliseconds."""
     if isinstance(given, timedelta):
         return given // timedelta(milliseconds=1)
     if isinstance(given, bool) or not isinstance(given, int | float):

@@ -8,7 +8,7 @@ the console by a known host name, so no page can point its own host name at this
 
 import hashlib
 import json
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 from enum import IntEnum
 from http import HTTPStatus
@@ -100,9 +100,8 @@ class Access:
             return
         caller = self._caller(scope, headers)
         if caller.role is Role.NONE and scope["path"] not in _OPEN_PATHS:
-            await _answer(
-                send, *problem(401, "a token is needed: Authorization: Bearer …"), {"WWW-Authenticate": "Bearer"}
-            )
+            needed = problem(401, "a token is needed: Authorization: Bearer …")
+            await _answer(send, *needed, [(b"www-authenticate", b"Bearer")])
             return
         body = await _body(receive)
         if body is None:
@@ -215,8 +214,7 @@ def _too_large() -> tuple[int, dict[str, Any]]:
     return problem(413, f"the body is larger than {BODY_BYTES_MAX} bytes")
 
 
-async def _answer(send: _Send, status: int, body: dict[str, Any], more: Mapping[str, str] | None = None) -> None:
-    headers = {"Content-Type": "application/problem+json", **(more or {})}
-    pairs = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-    await _guarded(send)({"type": "http.response.start", "status": status, "headers": pairs})
+async def _answer(send: _Send, status: int, body: dict[str, Any], more: Iterable[tuple[bytes, bytes]] = ()) -> None:
+    headers = [(b"content-type", b"application/problem+json"), *more]
+    await _guarded(send)({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": json.dumps(body).encode()})

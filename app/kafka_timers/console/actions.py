@@ -11,14 +11,13 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import astuple
 from functools import partial
-from typing import NamedTuple, Self
+from typing import Self
 
 from aiokafka import ConsumerRecord
 
-from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.placed import record_at, request_at
 from kafka_timers.broker.seals import last_seals
-from kafka_timers.broker.topics import answering, counted
+from kafka_timers.broker.ticked import ticked_s
 from kafka_timers.client.request import Answer, only_if_absent, only_if_pending
 from kafka_timers.client.timer_client import TimerClient
 from kafka_timers.clock import Clock
@@ -28,7 +27,7 @@ from kafka_timers.console.sharing import ANSWER_S, BusyError, LateError, Shared
 from kafka_timers.core.callbacks import Shown, topics_in
 from kafka_timers.core.rejected import Again, Rejected
 from kafka_timers.core.wire import SECOND_LIMIT, Future, Topics, is_far, latest, number_in
-from kafka_timers.errors import BrokerError, KafkaTimersError, TopicsError
+from kafka_timers.errors import BrokerError, KafkaTimersError
 from kafka_timers.operate.callback_topics import CallbackTopic, read_callback_topics
 from kafka_timers.operate.documents import callback_document
 from kafka_timers.operate.find import Found, find
@@ -58,13 +57,6 @@ class TopicForbiddenError(KafkaTimersError):
     """Workers may not write to the callback topic."""
 
 
-class _ReadStatus(NamedTuple):
-    """State of the service at a UNIX time."""
-
-    status: ServiceStatus
-    at_s: float
-
-
 class Service:
     """
     One instance of the service.
@@ -73,7 +65,7 @@ class Service:
     read.
 
     Args:
-        clock: clock that `after` counts from.
+        clock: clock that `after` counts from, unless it is 0.
         answer_s: seconds that a caller waits for an answer from a log.
 
     Attributes:
@@ -97,7 +89,8 @@ class Service:
         self._workers: Workers | None = None
         self._looking: asyncio.Task[None] | None = None
         self._looked_at_s = 0.0
-        self._status: _ReadStatus | None = None
+        # With the UNIX time at which it was read.
+        self._status: tuple[ServiceStatus, float] | None = None
         self._followers = 0
 
     async def __aenter__(self) -> Self:
@@ -120,9 +113,6 @@ class Service:
 
         Raises:
             SettingsError: the token or a certificate for the queries cannot be read.
-            TopicsError: `timer-sealed` does not exist.
-            BrokerError: no broker answers.
-            LateError: the workers' addresses are not known yet.
         """
         workers = self._workers
         if workers is None:
@@ -171,7 +161,8 @@ class Service:
         """
         if (timer := await self._waiting(timer_id)) is not None:
             future = await request_at(self._settings.kafka, self._settings.topic_prefix, timer["request"])
-            if future is not None:
+            # Another record lies there if the log was made anew a moment ago.
+            if future is not None and future.timerId == timer_id:
                 future.ClearField("copy")
                 return timer["request"], timer["due_ms"], future
         found = await self._found(timer_id, _READING_S)
@@ -198,6 +189,10 @@ class Service:
             if seal and is_far(second, record.timestamp // 1000, seal.horizon_s):
                 return record, None
         return record, waits
+
+    async def now_ms(self) -> int:
+        """Return the UNIX millisecond of the last tick: a timer that is due then fires at once."""
+        return await ticked_s(self._settings.kafka, self._settings.topic_prefix) * 1000
 
     async def callback_topics(self) -> tuple[list[CallbackTopic], Page]:
         """Return the callback topics of the timers that fire next, and of requests refused within an hour."""
@@ -293,21 +288,15 @@ class Service:
         Raises:
             TopicForbiddenError: workers may not write to the topic.
             BusyError: too many callers are following callbacks.
-            TopicsError: the topic does not exist.
-            BrokerError: no broker answers.
         """
         self._check_topic(topic)
         if self._followers >= _FOLLOWERS_MAX:
             raise BusyError(f"{_FOLLOWERS_MAX} pages follow callbacks already: close one of them")
-        kafka = self._settings.kafka
-        async with answering(kafka), Cluster.open(kafka) as cluster:
-            if topic not in await counted(cluster, [topic]):
-                raise TopicsError(f"topic {topic} does not exist, or this user may not look at it: create it first")
         opened = AsyncExitStack()
         self._followers += 1
         opened.callback(self._unfollow)
         try:
-            following = await opened.enter_async_context(watching(kafka, topic, from_beginning=False))
+            following = await opened.enter_async_context(watching(self._settings.kafka, topic, from_beginning=False))
         except BaseException:
             await opened.aclose()
             raise
@@ -330,9 +319,9 @@ class Service:
     def _unfollow(self) -> None:
         self._followers -= 1
 
-    async def status(self) -> _ReadStatus:
+    async def status(self) -> tuple[ServiceStatus, float]:
         """
-        Return the state of the service, see `operate.status`.
+        Return the state of the service, see `operate.status`, and the UNIX time at which it was read.
 
         If Kafka takes longer than a caller waits, return the state that was read before.
 
@@ -342,11 +331,11 @@ class Service:
         try:
             return await self._looks.answer("status", self._read_status, "the status of the service")
         except LateError:
-            if self._status is None or self.clock.wall_s() > self._status.at_s + _STALE_S:
+            if self._status is None or self.clock.wall_s() > self._status[1] + _STALE_S:
                 raise
         return self._status
 
-    async def _read_status(self) -> _ReadStatus:
+    async def _read_status(self) -> tuple[ServiceStatus, float]:
         settings = self._settings
         status = await read_status(
             settings.kafka,
@@ -356,7 +345,7 @@ class Service:
             allowed_topics=settings.allowed_topics,
             seal_every_s=settings.seal_every_s,
         )
-        self._status = _ReadStatus(status, self.clock.wall_s())
+        self._status = status, self.clock.wall_s()
         return self._status
 
 

@@ -210,6 +210,9 @@ class RejectedOut(Model):
         str | None, Field(description="request that a door made of it: partition:offset on timer-request")
     ] = None
     cut: int
+    again: Annotated[int | None, Field(description="UNIX second for which the service itself asked for it again")] = (
+        None
+    )
     second: int | None
     due_ms: int | None
     cancel: bool = False
@@ -288,11 +291,11 @@ def history_out(timer_id: str, found: Found) -> HistoryOut | None:
             RecordOut(
                 request=f"{found.partition}:{each.offset}",
                 appended=at(each.appended_ms),
+                key=each.key or None,
                 second=each.second,
                 due_ms=each.due_ms,
                 cancel=each.cancel,
                 topic=each.topic,
-                key=each.key or None,
                 state=each.state,
                 reason=each.reason,
             )

@@ -38,12 +38,7 @@ class ConsoleSettings(GroupSettings, QuerySettings):
     log_level: str = _as_workers_have("log_level")
 
     def validate(self) -> None:
-        """
-        Check fields against each other.
-
-        Raises:
-            SettingsError: names the clash.
-        """
+        """Check fields against each other."""
         super().validate()
         if bool(self.user_header) != bool(self.proxy):
             raise SettingsError("user_header and proxy belong together: give both, or none")

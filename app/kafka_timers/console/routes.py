@@ -187,7 +187,7 @@ async def create_timer(
     if idempotency_key and wish.timer_id not in (None, idempotency_key):
         raise _ProblemError(422, "timerId and Idempotency-Key are two names for one thing: give one, or the same twice")
     timer_id = wish.timer_id or idempotency_key or str(uuid.uuid4())
-    future, due_ms = _future(Future(timerId=timer_id), wish, service), _due_ms(wish, service)
+    future, due_ms = _future(Future(timerId=timer_id), wish, service), await _due_ms(wish, service)
     answer = await service.create(future, due_ms or 0, caller)
     if answer.outcome is Outcome.IGNORED:
         if idempotency_key:
@@ -239,14 +239,14 @@ async def set_timer(timer_id: _Id, wish: Wish, service: _Asked, caller: _Operato
     """Set a timer. It replaces the pending timer of its id. If that one is already firing, both fire."""
     if wish.timer_id not in (None, timer_id):
         raise _ProblemError(422, "timerId is not the one in the address")
-    due_ms = _due_ms(wish, service) or 0
+    due_ms = (await _due_ms(wish, service)) or 0
     answer = await service.set(_future(Future(timerId=timer_id), wish, service), due_ms, caller)
     return answer_out(timer_id, answer, service.clock.wall_s(), due_ms)
 
 
 async def move_timer(timer_id: _Id, change: Change, service: _Asked, caller: _Operator) -> AnswerOut:
     """Change a pending timer: its time or its callback. Omitted fields stay. If it is not pending, nothing happens."""
-    due_ms = _due_ms(change, service)
+    due_ms = await _due_ms(change, service)
     waiting = await service.pending(timer_id)
     if isinstance(waiting, Found):
         raise _gone(timer_id, waiting)
@@ -340,8 +340,8 @@ async def redrive(
     async with service.rejected() as log:
         refused: Rejected = await log.whole(await log.at(place))
     workers = await service.workers()
-    now_ms = int(service.clock.wall_s() * 1000)
-    again = refused.again(service.topics.requests, len(workers.addresses), now_ms, _due_ms(when, service))
+    due_ms, now_ms = await _due_ms(when, service), await service.now_ms()
+    again = refused.again(service.topics.requests, len(workers.addresses), now_ms, due_ms)
     answer = await service.redrive(again, caller)
     if answer.outcome is Outcome.IGNORED:
         raise _ProblemError(
@@ -396,9 +396,10 @@ def _future(future: Future, change: Change, service: Service) -> Future:
     return future
 
 
-def _due_ms(when: When, service: Service) -> int | None:
+async def _due_ms(when: When, service: Service) -> int | None:
     try:
-        return when.due_ms(service.clock.wall_s())
+        # "At once" is by ticks, so that it holds whatever this host's clock shows.
+        return await service.now_ms() if when.after == 0 else when.due_ms(service.clock.wall_s())
     except ValueError as error:
         raise _ProblemError(422, str(error)) from error
 

@@ -54,12 +54,6 @@ class Backlog:
                 self.remembered.pop(chunk, None)
 
     @property
-    def first_chunk_end(self) -> int | None:
-        """The last offset of the first chunk that has a pending request; None if there is none."""
-        lowest = min(self.pending, default=None)
-        return None if lowest is None else ((lowest + 1) << CHUNK_BITS) - 1
-
-    @property
     def total(self) -> int:
         """The number of pending requests."""
         return self.pending.total()

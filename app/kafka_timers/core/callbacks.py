@@ -6,7 +6,8 @@ change.
 """
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from fnmatch import translate
 from typing import NamedTuple
 
@@ -20,6 +21,13 @@ HEADER_OVERHEAD_BYTES = 10
 OVERHEAD_BYTES = _BATCH_OVERHEAD + 150
 
 
+class Lack(NamedTuple):
+    """Why a partition takes nothing: Kafka's error number, and the brokers of its replicas that are away or behind."""
+
+    error: int
+    away: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """
@@ -29,11 +37,13 @@ class Target:
         partitions: number of its partitions.
         batch_bytes_max: the largest batch that it takes.
         needs_key: whether it refuses records without a key, as a compacted topic does.
+        unavailable: its partitions without a leader, or without enough replicas in sync.
     """
 
     partitions: int
     batch_bytes_max: int
     needs_key: bool = False
+    unavailable: Mapping[int, Lack] = field(default_factory=dict)
 
 
 class Outgoing(NamedTuple):

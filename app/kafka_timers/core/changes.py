@@ -47,6 +47,8 @@ class Head:
         read: sums of the records up to `position`, or up to a higher offset if that is known; None before a takeover.
         passed_ms: UNIX milliseconds before which no unread record was appended, but for `hour.SLACK_MS`; a store does
             not keep it.
+        leader_epoch: under which the log was read last; -1 if no broker tells it.
+        log: Kafka's id of the topic of the request log, or its mark, see `log_identity`; empty if it has neither.
     """
 
     position: int
@@ -57,6 +59,8 @@ class Head:
     done_below: int = 0
     read: ReadSums | None = None
     passed_ms: int = 0
+    leader_epoch: int = -1
+    log: bytes = b""
 
     @property
     def must_read_to(self) -> int:

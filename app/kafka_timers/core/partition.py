@@ -57,7 +57,8 @@ class Partition:
         ignored: offsets of requests whose condition did not hold, and their due in UNIX milliseconds; 0 if the request
             has not been read.
         replaced_below: a request below this offset whose condition did not hold is `ignored`, or done.
-        log: Kafka's id of the topic of the request log; empty if it is not known.
+        held_alone: number of pending requests that have left the request log, so that only the store has them.
+        lost: offsets that had left the request log before they could be read, though some requests waited there.
     """
 
     def __init__(self, number: int, horizon_s: int = 0, format: int = FORMAT) -> None:
@@ -69,7 +70,8 @@ class Partition:
         self.horizon_from = 0
         self.ignored: dict[int, int] = {}
         self.replaced_below = 0
-        self.log = b""
+        self.held_alone = 0
+        self.lost = range(0)
 
     @property
     def position(self) -> int:
@@ -104,6 +106,7 @@ class Partition:
         ignored: Mapping[int, int] = MappingProxyType({}),
         log_start: int = 0,
         read_from: int | None = None,
+        log: bytes = b"",
     ) -> bool:
         """
         Set the state from the *seals* of this partition, the head of a *local* store, and what it has *ignored*.
@@ -117,6 +120,7 @@ class Partition:
             log_start: first offset that the request log still has.
             read_from: offset to read the log from if there is no local store, when it must be earlier than the seals
                 say.
+            log: as in `Head`.
 
         Returns:
             Whether the local store is worth keeping. If so, `reconcile` brings it in line. If not, drop it, and read
@@ -126,7 +130,7 @@ class Partition:
             NewerFormatError: a later version has written one of the seals.
         """
         start = start_of(seals, local, ignored, horizon_s=self.horizon_s, log_start=log_start, read_from=read_from)
-        self.head = start.head
+        self.head = replace(start.head, log=log)
         self.horizon_from = start.horizon_from
         self.ignored = dict.fromkeys(start.ignored, 0) | (dict(ignored) if start.keeps_store else {})
         self.replaced_below = start.head.must_read_to
@@ -155,6 +159,10 @@ class Partition:
     def passed(self, moment_ms: int) -> None:
         """Note that all below a high watermark has been read that was asked for after *moment_ms*."""
         self.head = replace(self.head, passed_ms=max(self.head.passed_ms, moment_ms))
+
+    def led(self, epoch: int) -> None:
+        """Note that the log is read on under the leader *epoch*, and still has what was read before."""
+        self.head = replace(self.head, leader_epoch=epoch)
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
@@ -236,6 +244,15 @@ class Partition:
         """
         return offset < self.replaced_below and over_ms(appended_ms) <= self.newest_ms
 
+    def has_stood(self, offset: int, due_ms: int) -> bool:
+        """
+        Tell whether an owner before has let a conditional request stand, which is not among the `ignored` ones.
+
+        Seals name the others for an hour after their second. What this owner knows of its id may be misjudged: an
+        ignored request that they name no more makes its id known here.
+        """
+        return offset < self.replaced_below and over_ms(due_ms) > self.newest_ms
+
     @property
     def newest_ms(self) -> int:
         """The begin of the last second that a scan has begun to look at; `has_replaced` counts its hour up to there."""
@@ -289,11 +306,12 @@ class Partition:
         """An offset on `timer-request` below which nothing waits or is remembered; at most one chunk below the best."""
         return self._lowest(self.tally(), self._forgets_ms)
 
-    @property
-    def restorable_from(self) -> int:
-        """An offset at or above the oldest pending request: a log that starts above it has lost one."""
-        last = self.backlog.first_chunk_end
-        return self.position if last is None else last
+    def begins_at(self, start: int, held_alone: int) -> None:
+        """Note that the request log begins at the offset *start*, and how many pending requests lie below it."""
+        self.held_alone = held_alone
+        if not held_alone:
+            # Chunks are coarse, so `restore_from` alone could lie below the log though it has all that waits.
+            self.head = replace(self.head, done_below=max(self.head.done_below, min(start, self.position)))
 
     def _lowest(self, tally: Tally, at_ms: int) -> int:
         lowest = tally.lowest(at_ms)
@@ -359,7 +377,11 @@ class Partition:
             horizon_s=self.horizon_s,
             horizon_from=self.horizon_from,
             ignored=named_of(self.ignored),
-            log=self.log,
+            log=self.head.log,
+            leader_epoch=None if self.head.leader_epoch < 0 else self.head.leader_epoch,
+            held_alone=min(self.held_alone, after.pending),
+            lost_from=self.lost.start,
+            lost_to=self.lost.stop,
         )
         digests = [fired_digest_of(self.number, each) for each in (offsets, rejected)]
         seal.fired_digest = (digests[0] - digests[1]) % DIGESTS

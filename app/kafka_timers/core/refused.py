@@ -36,6 +36,7 @@ class Reason(StrEnum):
     TOPIC_NEEDS_KEY = "topic-needs-key"
     PARTITION_UNKNOWN = "partition-unknown"
     TOPIC_REFUSED = "topic-refused"
+    TOPIC_UNAVAILABLE = "topic-unavailable"
     TOO_LARGE = "too-large"
 
 

@@ -125,6 +125,7 @@ class Rejected:
         cut: number of bytes of key and value that were left out.
         future: the Future; None if the value is no Future.
         made: the request that the door made of it, if that request failed; else None.
+        again_second: UNIX second for which the service itself has asked for it again; None if it has not.
     """
 
     place: str
@@ -139,6 +140,7 @@ class Rejected:
     value: bytes | None
     future: Future | None
     made: _Made | None = None
+    again_second: int | None = None
 
     @classmethod
     def of(cls, record: _Record) -> "Rejected":
@@ -164,6 +166,7 @@ class Rejected:
             record.value,
             future,
             made,
+            number_in(about.get("again")),
         )
 
     @property
@@ -199,12 +202,17 @@ class Rejected:
 
     def with_request(self, value: bytes) -> "Rejected":
         """
-        Return it with the Future of the request that a door made of it.
+        Return it with the Future in *value*, if that is of the request that the door made of this very record.
 
-        Raises:
-            WireError: *value* is no Future.
+        A timer-request that was made anew may have any other request at that place.
         """
-        return replace(self, future=future_from(value))
+        try:
+            future = future_from(value)
+        except WireError:
+            return self
+        source = future.source
+        made_of = source.door, source.topic, f"{source.partition}:{source.offset}"
+        return replace(self, future=future) if made_of == (self.door, self.topic, self.request) else self
 
     def document(self) -> dict[str, Any]:
         """Return it as JSON: the fields of its Future or, without one or for a door, key and value of the record."""
@@ -217,6 +225,7 @@ class Rejected:
             "source": self.topic,
             "request": self.request,
             "cut": self.cut,
+            "again": self.again_second,
             "second": self.second,
             "due_ms": self.due_ms,
         }
@@ -272,6 +281,8 @@ class Rejected:
 
     def _why_not(self, requests: str, due_ms: int | None) -> str:
         """Return why it cannot be sent again, as the end of a sentence; empty if it can be."""
+        if self.again_second is not None:
+            return f"the service itself has asked for it again, for second {self.again_second}"
         if self.door and not self.made:
             return f"it came through the door {self.door}: publish it on {self.topic} again"
         if self.made and self.future is None:

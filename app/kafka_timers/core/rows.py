@@ -11,7 +11,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from google.protobuf.message import DecodeError
 
 from kafka_timers.core.changes import Row
-from kafka_timers.core.keys import REFUSED_MS, is_batch, parts_of, row_key
+from kafka_timers.core.keys import REFUSED_MS, copied_in, is_batch, parts_of, row_key
 from kafka_timers.core.wire import Extras, RawRun, Request, Run
 
 # Tags of the fields of a Run.
@@ -92,6 +92,14 @@ def holds_any(key: bytes, row: bytes, offsets: Container[int]) -> bool:
     if parts_of(key)[1] in offsets:
         return True
     return is_batch(key) and any(offset in offsets for offset in RawRun.FromString(row).offsets)
+
+
+def count_below(key: bytes, row: bytes, offset: int) -> int:
+    """Return how many requests under *key* have their record below *offset*, which for a copy is its own."""
+    if is_batch(key):
+        return sum(at < offset for at in RawRun.FromString(row).offsets)
+    copied = copied_in(key)
+    return int((copied.at if copied else parts_of(key)[1]) < offset)
 
 
 def without(rows: Iterable[Row], withdrawn: Iterator[bytes]) -> Iterator[Row]:

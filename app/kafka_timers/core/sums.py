@@ -83,7 +83,9 @@ class ReadSums:
         """Write these sums into *seal*, whose fence must be their end."""
         seal.read_from = self.since
         for field, own in ((seal.near, self.near), (seal.far, self.far), (seal.cancels, self.cancels)):
-            field.count, field.digest = own
+            # Even to set a zero would make an empty message of it.
+            if own != NOTHING:
+                field.count, field.digest = own
 
     def read_on(
         self, number: int, records: Sequence[Record], to: int, far: Collection[int], cancels: Collection[int]

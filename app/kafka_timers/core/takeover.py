@@ -71,12 +71,28 @@ def start_of(
             scan,
             restore_from,
             _read_before(last, local, position),
+            leader_epoch=epoch_in(last) if local is None else local.leader_epoch,
         ),
         keeps_store=local is not None,
         # Rows of owners with another horizon lie below and are reconciled. The log is read anew from here.
         horizon_from=last.horizon_from if horizon_s == last.horizon_s else known_from,
         ignored=last.ignored,
     )
+
+
+def may_wait_below(seals: Sequence[Sealed], start: int) -> bool:
+    """
+    Tell whether requests may still wait below *start*, where the log begins now, by the last *seals* of a partition.
+
+    It lies above `restore_from`.
+    """
+    # A seal counts all that its owner had read, which is more than the offsets below its fence.
+    return not seals or seals[-1].pending > 0 or seals[-1].fence < start
+
+
+def epoch_in(seal: Sealed) -> int:
+    """Return the leader epoch under which the log was read for *seal*; -1 if it is not known."""
+    return seal.leader_epoch if seal.HasField("leader_epoch") else -1
 
 
 def _read_before(last: Sealed, local: Head | None, position: int) -> ReadSums:

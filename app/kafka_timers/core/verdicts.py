@@ -201,7 +201,7 @@ def screened(values: Sequence[bytes], number: int, partitions: int) -> Screened 
     except DecodeError:
         return None
     extras = batches.extras_in(values)
-    if any(map(extras.HasField, ("millis", "copy", "condition", "ifRequest", "forwarded"))):
+    if any(map(extras.HasField, ("millis", "copy", "condition", "ifRequest", "forwarded", "insteadOf"))):
         return None
     ids: Sequence[bytes] = ()
     has_cancels = extras.HasField("cancel")

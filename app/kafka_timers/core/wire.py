@@ -237,7 +237,11 @@ def callback_headers(request: Request, second: int, name: bytes) -> list[tuple[s
     """
     # This runs once per callback. Each field is read only once, since reading one is a call into the protobuf runtime.
     headers: list[tuple[str, bytes | None]] = [(EXPIRY_HEADER, b"%d" % second), (REQUEST_HEADER, name)]
-    if millis := request.millis:
+    millis = request.millis
+    if request.HasField("insteadOf"):
+        second, millis = divmod(request.insteadOf.dueMs, 1000)
+        headers[0] = EXPIRY_HEADER, b"%d" % second
+    if millis:
         headers.insert(1, (MILLIS_HEADER, b"%d" % millis))
     if timer_id := request.timerId:
         headers.insert(0, (ID_HEADER, timer_id))
@@ -294,9 +298,15 @@ def is_complete(seal: Sealed) -> bool:
     return not seal.HasField("through")
 
 
+def is_brief(seal: Sealed) -> bool:
+    """Tell whether *seal* leaves out what a seal of the same second has said, see `core.brief`."""
+    return not seal.format and is_complete(seal)
+
+
 def key_of_seal(seal: Sealed) -> bytes:
-    """Return the record key of *seal*. Compaction must never remove the complete seal that a slice builds on."""
-    return b"%d" % seal.partition if is_complete(seal) else b"%d slice" % seal.partition
+    """Return the record key of *seal*. Compaction must never remove a seal that a slice or a brief one builds on."""
+    kind = b"+" if is_brief(seal) else b"" if is_complete(seal) else b" slice"
+    return b"%d%b" % (seal.partition, kind)
 
 
 def check_format(seal: Sealed) -> None:

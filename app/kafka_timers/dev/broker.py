@@ -15,7 +15,6 @@ import socket
 import uuid
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -36,11 +35,12 @@ PORTS, INNER_PORTS = range(20_000, 30_000), range(30_000, 32_000)
 # The programs that these are meant for may not listen yet.
 _returned: deque[int] = deque(maxlen=100)
 
-# Without the optimizing compiler, Kafka starts in half the time, and a broker this small does not need it.
-JAVA_OPTIONS = ["-XX:TieredStopAtLevel=1", "-Xmx512m"]
+# Without the optimizing compiler, Kafka starts in half the time, and a broker this small does not need it; nor threads
+# that collect garbage beside it.
+JAVA_OPTIONS = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx512m"]
 
 _START_LIMIT_S = 300.0
-_STOP_LIMIT_S = 20.0
+STOP_LIMIT_S = 20.0
 
 _LOGGING = """\
 appender.out.type = Console
@@ -61,6 +61,8 @@ _ONE_BROKER = {
     # A killed broker may return only after its old session of 9 s has ended, and here it is its own controller.
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
+    # For followers, of which there are none: twice a second by default, which is a third of what an idle broker does.
+    "metadata.max.idle.interval.ms": "0",
 }
 
 _QUICK = {
@@ -75,22 +77,6 @@ _QUICK = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
-    """
-    Settings that make a broker one of several.
-
-    Attributes:
-        cluster_id: result of `new_cluster_id`, the same for all members.
-        properties: the broker's id, listeners, peers and replication, in Kafka's own names.
-        java: Java options of this broker, behind those that every broker here has.
-    """
-
-    cluster_id: str
-    properties: Mapping[str, str]
-    java: Sequence[str] = ()
-
-
 class EmbeddedKafka:
     """
     A Kafka broker of your own.
@@ -102,11 +88,13 @@ class EmbeddedKafka:
     Args:
         folder: folder of the data, `server.properties` and `broker.log`; created if it does not exist.
         port: port for clients; 0 chooses a free one, once.
-        properties: broker settings in Kafka's own names; they win over those made here.
         features: levels of Kafka's features in new data; the default is that of the Kafka version.
-        member: settings of one of several brokers, see `EmbeddedCluster`; None for a broker that is alone.
+        cluster_id: `new_cluster_id` of the cluster that it is one of several brokers of. Its *properties* then have its
+            id, listeners, peers and replication. Empty for a broker that is alone.
+        java: Java options, behind those that every broker here has.
 
     Attributes:
+        properties: broker settings in Kafka's own names, from the next start on; they win over those made here.
         environment: variables that the broker gets at its next start, besides those of this process.
     """
 
@@ -116,13 +104,16 @@ class EmbeddedKafka:
         port: int = 0,
         properties: Mapping[str, str] | None = None,
         features: Mapping[str, int] | None = None,
-        member: Member | None = None,
+        *,
+        cluster_id: str = "",
+        java: Sequence[str] = (),
     ) -> None:
         self.folder = folder.absolute()
         self.port = port or free_port()
-        self._properties = dict(properties or {})
-        self._features = dict(features or {})
-        self._member = member
+        self.properties = dict(properties or {})
+        self._features = features or {}
+        self._cluster_id = cluster_id
+        self._java = java
         self._child: Child | None = None
         self.environment: dict[str, str] = {}
 
@@ -152,8 +143,7 @@ class EmbeddedKafka:
         self.folder.mkdir(parents=True, exist_ok=True)
         logging = self.folder / "log4j2.properties"
         logging.write_text(_LOGGING)
-        options = [*JAVA_OPTIONS, *(self._member.java if self._member else ())]
-        command = [str(program), *options, f"-Dlog4j2.configurationFile={logging}", "-cp", classpath]
+        command = [str(program), *JAVA_OPTIONS, *self._java, f"-Dlog4j2.configurationFile={logging}", "-cp", classpath]
         environment = os.environ | self.environment
         if not self._data.exists():
             await self._format(command, environment)
@@ -169,7 +159,7 @@ class EmbeddedKafka:
     async def stop(self) -> None:
         """End the broker gently, by force after 20 s. Returns once it is gone, and at once if it is not running."""
         if self._child:
-            await self._child.stop(_STOP_LIMIT_S)
+            await self._child.stop(STOP_LIMIT_S)
 
     async def kill(self) -> None:
         """End the broker as a crash would (SIGKILL). Returns once it is gone."""
@@ -209,8 +199,8 @@ class EmbeddedKafka:
             "log.dirs": str(data),
             "auto.create.topics.enable": "false",
             **_QUICK,
-            **(self._member.properties if self._member else self._alone()),
-            **self._properties,
+            **({} if self._cluster_id else self._alone()),
+            **self.properties,
         }
         config = self.folder / "server.properties"
         config.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
@@ -233,11 +223,11 @@ class EmbeddedKafka:
         # Under another name and then renamed, so that an interruption leaves no half-formatted data.
         unfinished = self.folder / "data.unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)
-        cluster_id = self._member.cluster_id if self._member else new_cluster_id()
         config = self._configure(unfinished)
         # With "=", because one cluster id in 64 begins with "-" and would be read as an option.
+        cluster_id = self._cluster_id or new_cluster_id()
         tool = ["kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}", "-c", str(config)]
-        if not self._member:
+        if not self._cluster_id:
             tool.append("--standalone")
         for name, level in self._features.items():
             tool += ["--feature", f"{name}={level}"]

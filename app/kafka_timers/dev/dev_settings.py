@@ -49,12 +49,7 @@ class DevSettings(KafkaSettings):
     )
 
     def validate(self) -> None:
-        """
-        Check fields against each other.
-
-        Raises:
-            SettingsError: names the clash.
-        """
+        """Check fields against each other."""
         check_doors(self.door, "", self.topic_prefix)
         if self.bootstrap:
             super().validate()

@@ -10,7 +10,6 @@ import contextlib
 import fcntl
 import shlex
 import shutil
-import signal
 import sys
 from collections.abc import Coroutine, Iterator
 from contextlib import AsyncExitStack
@@ -30,6 +29,7 @@ from kafka_timers.dev.dev_settings import DevSettings
 from kafka_timers.dev.process import Child
 from kafka_timers.dev.three_brokers import EmbeddedCluster
 from kafka_timers.errors import SettingsError, TopicsError
+from kafka_timers.runtime.tasks import stop_asked
 from kafka_timers.settings import WorkerSettings
 
 CALLBACK_TOPIC = "callbacks"
@@ -103,10 +103,7 @@ def claimed(folder: Path, *, fresh: bool) -> Iterator[None]:
 
 
 async def _until_asked_to_end(serving: Coroutine[Any, Any, int]) -> int:
-    asked = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, asked.set)
-    main, end = asyncio.create_task(serving), asyncio.create_task(asked.wait())
+    main, end = asyncio.create_task(serving), asyncio.create_task(stop_asked().wait())
     await asyncio.wait((main, end), return_when=asyncio.FIRST_COMPLETED)
     end.cancel()
     if main.done():

@@ -7,11 +7,11 @@ or silent loses its partitions after 9 s.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Self
 
-from kafka_timers.dev.broker import HOST, EmbeddedKafka, Member, free_port, new_cluster_id
+from kafka_timers.dev.broker import HOST, EmbeddedKafka, free_port, new_cluster_id
 from kafka_timers.runtime.tasks import cancel
 
 # The ids of the brokers.
@@ -33,7 +33,7 @@ _SMALL = {
     "num.network.threads": "2",
     "num.io.threads": "4",
 }
-_SMALL_JAVA = ("-Xmx320m", "-XX:+UseSerialGC")
+_SMALL_JAVA = ("-Xmx320m",)
 
 
 class EmbeddedCluster:
@@ -46,15 +46,12 @@ class EmbeddedCluster:
     Args:
         folder: folder with one folder for each broker; created if it does not exist.
         ports: ports of the brokers for clients; if empty, free ones are chosen, once.
-        own: more settings of each broker, by id, in Kafka's own names; they win over those made here.
 
     Attributes:
         nodes: the brokers by id, 1 to 3. You can start, stop, kill and pause each one separately.
     """
 
-    def __init__(
-        self, folder: Path, ports: Iterable[int] = (), *, own: Mapping[int, Mapping[str, str]] | None = None
-    ) -> None:
+    def __init__(self, folder: Path, ports: Iterable[int] = ()) -> None:
         self.folder = folder.absolute()
         clients = list(ports) or [free_port() for _ in NODES]
         internal = [free_port(inner=True) for _ in NODES]
@@ -74,10 +71,10 @@ class EmbeddedCluster:
                 "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in listeners),
                 **_REPLICATED,
                 **_SMALL,
-                **(own or {}).get(node, {}),
             }
-            member = Member(cluster_id, properties, _SMALL_JAVA)
-            self.nodes[node] = EmbeddedKafka(self.folder / f"broker-{node}", listening[0], member=member)
+            self.nodes[node] = EmbeddedKafka(
+                self.folder / f"broker-{node}", listening[0], properties, cluster_id=cluster_id, java=_SMALL_JAVA
+            )
 
     @property
     def bootstrap(self) -> str:

@@ -9,7 +9,10 @@ docstrings do not repeat them:
     intervals, outcomes     a frame with rows of `covering.intervals_of` and `covering.outcomes_of`
     callbacks               a frame with rows of `callback_records.callbacks_of`
     first, last             UNIX seconds, in which a time range begins and ends
-    keep                    computes and caches a frame, see `time_range.TimeRange`
+    keep                    computes and keeps a frame, see `tables.keeping`
+
+What asks brokers raises BrokerError if none answers within some 10 s, or one refuses. What reads or writes the lake
+raises LakeError if it cannot.
 """
 
 from typing import TYPE_CHECKING

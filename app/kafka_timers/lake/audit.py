@@ -143,42 +143,37 @@ def audit(
     first, last = coverage.first, coverage.last
     with time_range_of(spark, settings, first, last, may_be_empty=True) as within:
         wanted = _Wanted(callbacks or batches, batches, late_ms, rows, chain)
-        lateness, unchecked = _judge(spark, settings, within, coverage, now_s, wanted)
-    # Read back from the tables, so that it is not computed again.
-    seconds, findings = (
-        read(spark, root_of(settings), table).where(F.col("audited_s") == now_s)
-        for table in (AUDIT_SECONDS, AUDIT_FINDINGS)
-    )
-    sums = seconds.agg(
-        F.count(F.lit(1)).alias("seals"),
-        *(F.coalesce(F.sum(f"expected_{each}"), F.lit(0)).alias(each) for each in COUNTS),
-        F.coalesce(F.sum("late"), F.lit(0)).alias("late"),
-    ).collect()[0]
-    step_s = max(60, -(-(last - first + 1) // _POINTS_MAX))
-    at = (F.floor((F.col("second") - first) / step_s) * step_s + first).alias("at")
-    course = seconds.withColumn("second", F.col("last")).groupBy(at)
-    return Audit(
-        audited_s=now_s,
-        first=first,
-        last=last,
-        partitions=coverage.partitions,
-        sealed=coverage.sealed,
-        undecided=coverage.undecided,
-        unchecked=unchecked,
-        **sums.asDict(),
-        kinds={row["kind"]: row["count"] for row in findings.groupBy("kind").count().orderBy("kind").collect()},
-        findings=findings.orderBy("second", "partition", "offset", "kind").limit(shown).collect(),
-        lateness=lateness,
-        step_s=step_s,
-        course=course.agg(F.sum("fired").alias("fired"), *(F.max(each).alias(each) for each in _LATENESS))
-        .orderBy("at")
-        .collect(),
-        found=findings.groupBy(at).agg(F.count(F.lit(1)).alias("findings")).orderBy("at").collect(),
-        prefix=settings.topic_prefix,
-        cluster=service.cluster if service else "",
-        lake=root_of(settings),
-        versions={"kafka-timers": kafka_timers.__version__, "spark": pyspark.__version__},
-    )
+        seconds, findings, lateness, unchecked = _judge(spark, settings, within, coverage, now_s, wanted)
+        sums = seconds.agg(
+            F.count(F.lit(1)).alias("seals"),
+            *(F.coalesce(F.sum(f"expected_{each}"), F.lit(0)).alias(each) for each in COUNTS),
+            F.coalesce(F.sum("late"), F.lit(0)).alias("late"),
+        ).collect()[0]
+        step_s = max(60, -(-(last - first + 1) // _POINTS_MAX))
+        at = (F.floor((F.col("second") - first) / step_s) * step_s + first).alias("at")
+        course = seconds.withColumn("second", F.col("last")).groupBy(at)
+        return Audit(
+            audited_s=now_s,
+            first=first,
+            last=last,
+            partitions=coverage.partitions,
+            sealed=coverage.sealed,
+            undecided=coverage.undecided,
+            unchecked=unchecked,
+            **sums.asDict(),
+            kinds={row["kind"]: row["count"] for row in findings.groupBy("kind").count().orderBy("kind").collect()},
+            findings=findings.orderBy("second", "partition", "offset", "kind").limit(shown).collect(),
+            lateness=lateness,
+            step_s=step_s,
+            course=course.agg(F.sum("fired").alias("fired"), *(F.max(each).alias(each) for each in _LATENESS))
+            .orderBy("at")
+            .collect(),
+            found=findings.groupBy(at).agg(F.count(F.lit(1)).alias("findings")).orderBy("at").collect(),
+            prefix=settings.topic_prefix,
+            cluster=service.cluster if service else "",
+            lake=root_of(settings),
+            versions={"kafka-timers": kafka_timers.__version__, "spark": pyspark.__version__},
+        )
 
 
 def _judge(
@@ -188,8 +183,8 @@ def _judge(
     coverage: Coverage,
     now_s: int,
     wanted: _Wanted,
-) -> tuple[Sequence[Row] | None, list[str]]:
-    """Append the results for each seal, and the findings; return lateness and unchecked, see `Audit`."""
+) -> tuple[DataFrame, DataFrame, Sequence[Row] | None, list[str]]:
+    """Append the results for each seal, and the findings; return both, and lateness and unchecked, see `Audit`."""
     root, name = root_of(settings), F.lit(now_s).cast("bigint")
     outcomes = within.outcomes()
     if wanted.callbacks:
@@ -226,8 +221,9 @@ def _judge(
     # A changed row may have no second.
     second = F.coalesce("second", F.lit(within.first))
     found = reduce(DataFrame.unionByName, findings)
-    append(found.withColumns({"audited_s": name, "second": second}), root, AUDIT_FINDINGS)
-    return lateness, unchecked
+    found = within.keep(found.withColumns({"audited_s": name, "second": second}))
+    append(found, root, AUDIT_FINDINGS)
+    return seconds, found, lateness, unchecked
 
 
 def _proof_of(spark: SparkSession, root: str, within: TimeRange, partitions: int | None) -> Iterator[DataFrame]:

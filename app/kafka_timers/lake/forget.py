@@ -71,7 +71,6 @@ class Forgetting:
 
         Raises:
             LakeError: some timers are pending; the lake cannot be read, or is on S3 and others could write to it.
-            BrokerError: no broker answers.
         """
         refuse_blind_commits(self._spark, self._root)
         refuse_other_topic(self._spark, self._settings)
@@ -98,12 +97,7 @@ class Forgetting:
         self._meant.unpersist()
 
     def forget(self, now_s: int) -> None:
-        """
-        Delete the payloads. If it is killed, run it again. It may run beside a landing.
-
-        Raises:
-            LakeError: the lake cannot be written.
-        """
+        """Delete the payloads. If it is killed, run it again. It may run beside a landing."""
         with tables.translated(self._root):
             if self.count:
                 self._meant.createOrReplaceTempView(_VIEW)

@@ -50,7 +50,7 @@ from kafka_timers.lake.progress import batch_of
 from kafka_timers.lake.records import rejected_of, requests_of
 from kafka_timers.lake.schema import POSITIONS, REJECTED, REQUESTS, SEALS, Table
 from kafka_timers.lake.sealed import seals_of
-from kafka_timers.lake.service import topic_ids
+from kafka_timers.lake.service import Landed, look_at_landed, topic_ids
 from kafka_timers.lake.session import kafka_options
 from kafka_timers.settings import LakeSettings
 
@@ -70,13 +70,19 @@ log = logging.getLogger(__name__)
 
 
 class _Source(NamedTuple):
-    """A topic and its id, its table, and the function that turns its records into rows."""
+    """
+    A topic and its id, its table, and the function that turns its records into rows.
+
+    Attributes:
+        landed: by partition, up to which offset it was landed, and under which leader epoch.
+    """
 
     topic: str
     topic_id: str
     partitions: int
     table: Table
     rows_of: Callable[[DataFrame], DataFrame]
+    landed: dict[int, tuple[int, int]]
 
 
 def land_once(spark: SparkSession, settings: LakeSettings, *, metrics: LakeMetrics | None = None) -> None:
@@ -114,7 +120,6 @@ def land(
         LakeError: a topic is missing, was made anew, or has dropped records before they were landed; the lake cannot be
             written, or has lost tables; another landing has taken over. The error loses nothing: the next run goes
             on from here.
-        BrokerError: no broker answers.
     """
     root, sources, stop = tables.root_of(settings), _sources(settings), stop or threading.Event()
     fence = Fence(settings.kafka, settings.topic_prefix)
@@ -122,6 +127,9 @@ def land(
         fence.take_over()
         if not same_records:
             refuse_made_anew(tables.read_topic_ids(spark, root), {each.topic: each.topic_id for each in sources})
+            epochs = tables.read_epochs(spark, root)
+            for source in sources:
+                source.landed.update(epochs.get(source.topic, {}))
         options = {"maxOffsetsPerTrigger": str(batch_records), "failOnDataLoss": str(not skip_lost).lower()}
         while not _land(spark, settings, root, sources, fence, every_s, stop, metrics or LakeMetrics(), options):
             log.info("the landing before has written its last batch")
@@ -183,7 +191,7 @@ def _sources(settings: LakeSettings) -> list[_Source]:
     ids = asyncio.run(topic_ids(settings.kafka, [names.requests, names.sealed, names.rejected]))
     as_requests, as_rejected = partial(requests_of, partitions=served), partial(rejected_of, requests=names.requests)
     return [
-        _Source(topic, ids.get(topic, ""), partitions, table, rows_of)
+        _Source(topic, ids.get(topic, ""), partitions, table, rows_of, {})
         for topic, partitions, table, rows_of in (
             (names.requests, served, REQUESTS, as_requests),
             (names.sealed, counts[names.sealed], SEALS, seals_of),
@@ -258,19 +266,36 @@ def _append(settings: LakeSettings, root: str, source: _Source, fence: Fence, ba
     spark = batch.sparkSession
     if not fence.is_held():
         raise LakeError("another landing has taken over")
-    # A topic that is made anew meanwhile may have records at the next offsets soon.
-    refuse_made_anew({source.topic: source.topic_id}, asyncio.run(topic_ids(settings.kafka, [source.topic])))
+    # A topic that is made anew or cut meanwhile may have records at the next offsets soon.
+    now = _same(settings, source)
     name, before, ends = _named(spark, _checkpoint(root, source), number)
     # A first batch counts from offset 0, so too many for a topic that begins later; it then gets more files.
     records = sum(end - before.get(partition, 0) for partition, end in ends.items())
     tasks = spark.sparkContext.defaultParallelism
     gather = records < tasks * _GATHERED_RECORDS
     landed = source.rows_of(batch)
-    tables.append(landed if gather else landed.coalesce(tasks), root, source.table, name, number, gather=gather)
+    # The first batch of an empty topic would be a commit without rows.
+    if records:
+        tables.append(landed if gather else landed.coalesce(tasks), root, source.table, name, number, gather=gather)
     # Not from the rows: a position also passes records that no reader sees: aborted ones and transaction markers.
-    rows = [(source.topic, int(partition), end, source.topic_id) for partition, end in ends.items()]
-    positions = tables.constant(spark, rows, "topic string, partition int, position bigint, topic_id string")
+    at = {int(partition): (end, now.epochs.get(int(partition))) for partition, end in ends.items()}
+    rows = [(source.topic, partition, end, source.topic_id, epoch) for partition, (end, epoch) in at.items()]
+    columns = "topic string, partition int, position bigint, topic_id string, leader_epoch int"
+    positions = tables.constant(spark, rows, columns)
     tables.append(positions.withColumn("landed_s", F.unix_timestamp()), root, POSITIONS, name, number)
+    source.landed.update({partition: (end, epoch) for partition, (end, epoch) in at.items() if epoch is not None})
+
+
+def _same(settings: LakeSettings, source: _Source) -> Landed:
+    """
+    Return the present state of the topic of *source*.
+
+    Raises:
+        LakeError: it was made anew, or has lost records that were landed.
+    """
+    now = asyncio.run(look_at_landed(settings.kafka, source.topic, source.topic_id, source.landed))
+    refuse_made_anew({source.topic: source.topic_id}, {source.topic: now.topic_id or source.topic_id})
+    return now
 
 
 def _named(spark: SparkSession, checkpoint: str, number: int) -> tuple[str, Mapping[str, int], Mapping[str, int]]:
@@ -334,8 +359,8 @@ def _end(query: StreamingQuery) -> None:
 
 def _explain_loss(spark: SparkSession, settings: LakeSettings, root: str, sources: list[_Source]) -> None:
     """Raise a `LakeError` if a topic has dropped the records to land next, or is another topic."""
-    ids = asyncio.run(topic_ids(settings.kafka, [source.topic for source in sources]))
-    refuse_made_anew({source.topic: source.topic_id for source in sources}, ids)
+    for source in sources:
+        _same(settings, source)
     limits = asyncio.run(_limits(settings, sources))
     for source in sources:
         for number, at in _landed(spark, root, source).items():

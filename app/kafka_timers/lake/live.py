@@ -12,16 +12,15 @@ from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.reading import TopicLog
 from kafka_timers.broker.seals import last_seals, latest, served_counts
+from kafka_timers.broker.ticked import last_tick
 from kafka_timers.broker.topics import answering
-from kafka_timers.core.wire import Sealed, Topics, number_in
+from kafka_timers.core.wire import Sealed, Topics
 from kafka_timers.errors import BrokerError, LakeError, TopicsError
 from kafka_timers.lake.service import topic_ids, topic_settings
 from kafka_timers.lake.session import kafka_options
 from kafka_timers.lake.tables import read_topic_ids, root_of, words_of
 from kafka_timers.settings import LakeSettings
 
-# Number of records read back from the end of `oscillator`: one suffices unless another program writes there.
-_TAIL = 20
 _MAX_MESSAGE = "max.message.bytes"
 # Kafka's default, assumed if the lake may not read the topic's settings.
 _MAX_MESSAGE_BYTES = 1_048_588
@@ -61,9 +60,8 @@ async def look(kafka: Kafka, prefix: str) -> Live:
     Return the present state of the live service.
 
     Raises:
-        LakeError: a partition has no tick.
+        BrokerError: a partition has no tick.
         TopicsError: a topic of the service is missing.
-        BrokerError: no broker answers within some 10 s, or a broker refuses.
     """
     topics = Topics.of(prefix)
     partitions = await served_counts(kafka, prefix)
@@ -73,7 +71,7 @@ async def look(kafka: Kafka, prefix: str) -> Live:
     # Ticks are sent outside of transactions. Also, a far request in an open transaction may belong to a bucket that is
     # about to be closed, so the ends are those of the log, not those of its readable part.
     async with TopicLog.open(kafka, topics.oscillator, topics.requests, is_committed=False) as (ticks, requests):
-        now = await _last_tick(ticks, partitions[topics.oscillator])
+        now = await last_tick(ticks, range(partitions[topics.oscillator]))
         ends = await requests.bounds.ends(range(partitions[topics.requests]))
     tails = await last_seals(kafka, prefix)
     seals = {number: seal for number, tail in tails.items() if (seal := latest(tail))}
@@ -107,7 +105,6 @@ def refuse_other_topic(spark: SparkSession, settings: LakeSettings) -> None:
 
     Raises:
         LakeError: the topic is missing or was made anew, or the lake cannot be read.
-        BrokerError: no broker answers within some 10 s, or a broker refuses.
     """
     topic = Topics.of(settings.topic_prefix).requests
     ids = asyncio.run(topic_ids(settings.kafka, [topic]))
@@ -130,29 +127,6 @@ def refuse_made_anew(landed: Mapping[str, str], ids: Mapping[str, str]) -> None:
                 f"has id {topic_id}. Give another --lake. If this topic has the same records at the same offsets, as "
                 "an exact copy in another cluster has, land once with --same-records"
             )
-
-
-def tick_of(key: bytes | None, appended_ms: int) -> int | None:
-    """Return the UNIX second that a record of `oscillator` stands for; None if it is not a tick."""
-    second = number_in(key)
-    return None if second is None else min(second, appended_ms // 1000)
-
-
-async def _last_tick(log: TopicLog, partitions: int) -> int:
-    """Return the latest second that all partitions have a tick of."""
-    numbers = range(partitions)
-    ends, starts = await log.bounds.ends(numbers), await log.bounds.starts(numbers)
-    last: dict[int, int] = {}
-    for number in numbers:
-        async for records in log.pages(number, max(starts[number], ends[number] - _TAIL), ends[number]):
-            for second in filter(None, (tick_of(record.key, record.timestamp) for record in records)):
-                last[number] = max(second, last.get(number, 0))
-    if len(last) < partitions:
-        raise LakeError(
-            f"not all partitions of {log.topic} have a tick at their end, so the lake does not know the time: is an "
-            "oscillator running?"
-        )
-    return min(last.values())
 
 
 async def _message_bytes_max(kafka: Kafka, topic: str) -> int:

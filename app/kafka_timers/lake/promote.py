@@ -96,12 +96,11 @@ class _Seen(NamedTuple):
 
 
 class _Decision(NamedTuple):
-    """The facts known to the decision which requests of a bucket are to fire, and the moment in which it began."""
+    """The facts known to the decision which requests of a bucket are to fire, and when it began (monotonic)."""
 
     live: Live
     # By partition, the offset below which all records are in the tables.
     known: Mapping[int, int]
-    wall_s: int
     elapsed_s: float
 
 
@@ -110,8 +109,7 @@ class Promoter:
     Promotes the requests that have come within the horizon.
 
     Args:
-        clock: clock of this host, for waits and for the begin of a decision. Workers judge by the latter whether a copy
-            is stale.
+        clock: clock of this host, for waits. No decision goes by its date.
         bucket_s: length of a bucket.
         wait_s: longest wait for the landing, and for seals that show that conditions were judged.
         land: lands the records that the topics hold; None if another process does it.
@@ -157,7 +155,6 @@ class Promoter:
 
         Raises:
             LakeError: a worker's horizon is smaller than the lake's; the landing stays behind; copies do not help.
-            BrokerError: no broker answers, or a broker refuses.
             TopicsError: a topic is missing.
         """
         wrong, horizon_s, begun_s = 0, self._settings.horizon_s, self._clock.elapsed_s()
@@ -199,10 +196,9 @@ class Promoter:
 
         It raises what `catch_up` raises.
         """
-        # The decision begins before the question for the ends of the log.
-        wall_s, elapsed_s = int(self._clock.wall_s()), self._clock.elapsed_s()
+        elapsed_s = self._clock.elapsed_s()
         live = self._look()
-        decision = _Decision(live, self._landed(live.ends), wall_s, elapsed_s)
+        decision = _Decision(live, self._landed(live.ends), elapsed_s)
         requests = tables.read(self._spark, self._root, REQUESTS)
         far = self._held_by_nobody(far_requests(requests, bucket), bucket, live)
         counts = (F.count("timer_id").alias("named"), F.min("offset").alias("since"))
@@ -215,13 +211,11 @@ class Promoter:
             since = min(row.since for row in folders)
             named_in = {(row.delay, row.due): row.named for row in folders}
             far, asks, judged_to = self._in_force(requests, far, since, named_in)
-        done = need_no_copy(asks, copies_in(requests, bucket)).persist()
-        try:
+        with tables.keeping() as keep:
+            done = keep(need_no_copy(asks, copies_in(requests, bucket)))
             seen = self._publish(far.join(done, [*RECORD_KEY], "left_anti"), bucket, decision, judged_to)
             if not seen.published:
                 seen = seen._replace(promoted=done.where("promoted").count())
-        finally:
-            done.unpersist()
         return seen
 
     def _held_by_nobody(self, far: DataFrame, bucket: Bucket, live: Live) -> DataFrame:
@@ -290,7 +284,9 @@ class Promoter:
         late = 0
         if count:
             first_due = min(row.first_due for row in of_partitions if row.ready)
-            publish(copies_of(ready, decision.known, decision.wall_s), self._settings)
+            # The decision began with the last tick, before the question for the ends of the log. Workers judge by that
+            # whether a copy is stale.
+            publish(copies_of(ready, decision.known, live.now), self._settings)
             log.info("published copies of %d requests of seconds %d to %d", count, bucket.first, bucket.last)
             now, took_s = live.now, self._clock.elapsed_s() - decision.elapsed_s
             # Another question takes half a second, and nearly always all requests are due much later.

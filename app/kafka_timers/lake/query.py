@@ -373,7 +373,6 @@ class Bulk:
 
         Raises:
             LakeError: the lake cannot be read, or was made from another topic.
-            BrokerError: no broker answers.
         """
         refuse_other_topic(self._meant.sparkSession, self._settings)
         with translated(root_of(self._settings)):

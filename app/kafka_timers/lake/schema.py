@@ -182,8 +182,8 @@ SEALS = Table(
         ("lateness_max_ms", IntegerType, False, "of the callbacks"),
         ("digest", LongType, False, "sum of XXH64 of the fired, modulo 2^64 as a signed number"),
         ("restore_from", LongType, False, "offset on timer-request below which nothing waits"),
-        ("worker", StringType, False, "address at which the worker answers"),
-        ("format", IntegerType, False, "form of the message"),
+        ("worker", StringType, False, "address at which the worker answers; empty if the seal is brief"),
+        ("format", IntegerType, False, "form of the message; 0 if it is brief"),
         ("first_ms", LongType, False, "first UNIX millisecond covered"),
         ("read_from", LongType, True, "offset from which, up to fence, the next columns count the records; or null"),
         ("near", LongType, True, "records that are held, were refused, or are copies"),
@@ -219,6 +219,7 @@ POSITIONS = Table(
         ("position", LongType, False, "all records below this offset are in the tables"),
         ("landed_s", LongType, False, "UNIX second in which this row was written"),
         ("topic_id", StringType, True, "Kafka's id of the topic, which a recreated topic does not share; or null"),
+        ("leader_epoch", IntegerType, True, "Kafka's leader epoch under which this was landed; or null"),
     ),
     of_small_rows=True,
 )

@@ -5,12 +5,14 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+from kafka_timers.broker.bounds import LogBounds
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.reading import TopicLog
 from kafka_timers.broker.requests import settings_of
 from kafka_timers.broker.topics import answering, counted
 from kafka_timers.core.wire import Topics
+from kafka_timers.errors import LakeError
 
 _POLICY, _TIMES = "cleanup.policy", "message.timestamp.type"
 
@@ -47,12 +49,7 @@ class TopicFacts(NamedTuple):
 
 
 async def look_at(kafka: Kafka, prefix: str) -> Service:
-    """
-    Return the brokers' present facts.
-
-    Raises:
-        BrokerError: no broker answers within some 10 s, or a broker refuses.
-    """
+    """Return the brokers' present facts."""
     sealed = Topics.of(prefix).sealed
     async with answering(kafka), Cluster.open(kafka) as cluster:
         await cluster.look_up([sealed])
@@ -63,22 +60,54 @@ async def look_at(kafka: Kafka, prefix: str) -> Service:
 async def topic_ids(kafka: Kafka, topics: Collection[str]) -> dict[str, str]:
     """
     Return the ids of those of *topics* that exist, as Kafka's own tools show them. A recreated topic has another id.
-
-    Raises:
-        BrokerError: no broker answers within some 10 s, or a broker refuses.
     """
     async with answering(kafka), Cluster.open(kafka) as cluster:
         await cluster.look_up(topics)
         ids = {topic: cluster.topic_id(topic) for topic in topics}
-    return {topic: urlsafe_b64encode(given).decode().rstrip("=") for topic, given in ids.items() if given}
+    return {topic: _shown(given) for topic, given in ids.items() if given}
+
+
+def _shown(topic_id: bytes) -> str:
+    return urlsafe_b64encode(topic_id).decode().rstrip("=")
+
+
+class Landed(NamedTuple):
+    """A topic as it is landed: its id, as in `topic_ids`, or empty, and by partition its leader epochs, if known."""
+
+    topic_id: str
+    epochs: dict[int, int]
+
+
+async def look_at_landed(kafka: Kafka, topic: str, topic_id: str, before: Mapping[int, tuple[int, int]]) -> Landed:
+    """
+    Return the present state of the *topic* that had an id and was landed *before*, by partition: up to an offset, and
+    under a leader epoch. With another id it has other records, so these are not looked at.
+
+    Raises:
+        LakeError: a partition has lost records that were landed.
+    """
+    async with answering(kafka), Cluster.open(kafka) as cluster:
+        await cluster.look_up([topic])
+        if (now_id := _shown(cluster.topic_id(topic))) != topic_id:
+            return Landed(now_id, {})
+        bounds, numbers = LogBounds(cluster, topic), cluster.partitions(topic)
+        leaders = {number: leader for number in numbers if (leader := cluster.leader(topic, number))}
+        for number, (position, epoch) in before.items():
+            # Only a leader of a later epoch can have cut it.
+            is_later = number in leaders and leaders[number].epoch > epoch
+            if is_later and (kept_to := await bounds.kept(number, epoch)) < position:
+                raise LakeError(
+                    f"{topic} partition {number} has lost its records from offset {kept_to} on, as in an unclean "
+                    f"election, and the lake has them up to {position}. Other records have their offsets by now, so "
+                    "give another --lake. This one stays readable"
+                )
+        epochs = {number: leader.epoch for number, leader in leaders.items() if leader.epoch >= 0}
+        return Landed(now_id, epochs)
 
 
 async def topic_settings(cluster: Cluster, topics: Collection[str], *names: str) -> dict[str, dict[str, str]]:
     """
     Return the settings *names* of *topics*, by topic; none of a topic that is gone, or that may not be read.
-
-    Raises:
-        aiokafka.errors.KafkaError: no broker answers.
     """
     found = (await cluster.ask_any(settings_of(topics, names))).resources if topics else []
     return {name: {entry[0]: str(entry[1]) for entry in entries} for code, _, _, name, entries in found if not code}
@@ -90,9 +119,6 @@ async def topics_of(kafka: Kafka, topics: Collection[str], from_ms: int) -> Topi
 
     Args:
         from_ms: UNIX milliseconds; see `TopicFacts`.
-
-    Raises:
-        BrokerError: no broker answers within some 10 s, or a broker refuses.
     """
     async with answering(kafka), Cluster.open(kafka) as cluster:
         partitions = await counted(cluster, topics)

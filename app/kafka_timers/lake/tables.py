@@ -5,8 +5,8 @@ Any Delta reader finds them at these paths. No metastore or other place keeps an
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,6 +29,8 @@ _SKIPPED_BY = "delta.dataSkippingStatsColumns"
 _AUTO_COMPACT = "delta.autoOptimize.autoCompact"
 # As many as the seconds of a day in eleven partitions. A row takes some hundred bytes in the memory of each executor.
 _SENT_ROWS_MAX = 1_000_000
+# Frames of `keeping` with at most so many rows become constants.
+CONSTANT_ROWS_MAX = 10_000
 
 
 def root_of(settings: LakeSettings) -> str:
@@ -154,6 +156,16 @@ def read_topic_ids(spark: SparkSession, root: str) -> dict[str, str]:
     return {row[0]: row[1] for row in landed.groupBy("topic").agg(F.max_by("topic_id", "landed_s")).collect()}
 
 
+def read_epochs(spark: SparkSession, root: str) -> dict[str, dict[int, tuple[int, int]]]:
+    """Return by topic and partition the offset below which it was landed, and the leader epoch then, where known."""
+    landed = read(spark, root, POSITIONS).where(F.col("leader_epoch").isNotNull())
+    last = F.max_by(F.struct("position", "leader_epoch"), "position").alias("last")
+    found: dict[str, dict[int, tuple[int, int]]] = {}
+    for topic, number, (position, epoch) in landed.groupBy("topic", "partition").agg(last).collect():
+        found.setdefault(topic, {})[number] = position, epoch
+    return found
+
+
 def read_rejected(spark: SparkSession, root: str, requests: str) -> DataFrame:
     """
     Return the records of timer-request, the topic *requests*, that went to timer-rejected.
@@ -182,6 +194,32 @@ def constant(spark: SparkSession, rows: Iterable[Sequence[Any]], columns: Struct
 def sent(frame: DataFrame, rows: int) -> DataFrame:
     """Return *frame*, of so many *rows*; if these are few, Spark sends them to each frame that it is joined with."""
     return F.broadcast(frame) if rows <= _SENT_ROWS_MAX else frame
+
+
+@contextmanager
+def keeping() -> Iterator[Callable[[DataFrame], DataFrame]]:
+    """
+    Yield a function that computes a frame once, and returns it for use inside the block.
+
+    A frame of few rows becomes a constant, which each later plan takes as it is; Spark would analyze and plan a cached
+    frame anew with each of them, which took most of the time of a small audit. Others are cached until the block ends,
+    and if they are not too large, Spark sends them to each frame that they are joined with, as it does with constants.
+    """
+    with ExitStack() as kept:
+
+        def keep(frame: DataFrame) -> DataFrame:
+            # PyArrow takes no null for a struct with fields that cannot be null.
+            schema = frame.schema.toNullable()
+            columns = [F.col(each.name).cast(each.dataType) for each in schema]
+            # Of a cached frame, so that a large one is not computed twice.
+            rows: Any = frame.persist().select(*columns).limit(CONSTANT_ROWS_MAX + 1).toArrow()
+            if rows.num_rows > CONSTANT_ROWS_MAX:
+                kept.callback(frame.unpersist)
+                return sent(frame, frame.count())
+            frame.unpersist()
+            return frame.sparkSession.createDataFrame(rows, schema)
+
+        yield keep
 
 
 def _column(column: StructField) -> str:

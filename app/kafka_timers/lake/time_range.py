@@ -1,7 +1,7 @@
 """Read the lake's rows for a time range, and no more than needed, because the tables may cover years."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -13,7 +13,15 @@ from kafka_timers.lake.conditions import days_about, has_conditions, history_of,
 from kafka_timers.lake.covering import intervals_of, outcomes_of, totals
 from kafka_timers.lake.schema import CANCEL, COPY, ID_KEY, REFUSED, REQUESTS, SEALS
 from kafka_timers.lake.sealed import sound
-from kafka_timers.lake.tables import constant, read, read_positions, read_rejected, root_of, sent
+from kafka_timers.lake.tables import (
+    CONSTANT_ROWS_MAX,
+    constant,
+    keeping,
+    read,
+    read_positions,
+    read_rejected,
+    root_of,
+)
 from kafka_timers.settings import LakeSettings
 
 _DAY_S = 86_400
@@ -30,8 +38,7 @@ class TimeRange:
         seals: these seals, as rows of `seals`.
         appended: offsets between the first and the last fence of these seals: partition int, since bigint, to bigint.
         requests: see `outcomes_of`, like changes and rejected.
-        keep: computes and caches a frame until the time range is closed. A frame of few rows is broadcast to the frames
-            that it is joined with.
+        keep: see `tables.keeping`; it caches frames until the time range is closed.
     """
 
     first: int
@@ -73,13 +80,7 @@ def time_range_of(
     Raises:
         LakeError: nothing is sealed in the time range.
     """
-    with ExitStack() as kept:
-
-        def keep(frame: DataFrame) -> DataFrame:
-            rows = frame.persist().count()
-            kept.callback(frame.unpersist)
-            return sent(frame, rows)
-
+    with keeping() as keep:
         yield _read(spark, settings, first, last, keep, may_be_empty=may_be_empty)
 
 
@@ -151,7 +152,8 @@ def requests_of(
         seals: seals to judge by; read for the timer ids that have a condition.
         after: UNIX second; all requests due until then and below *offset* were done before the time range.
         offset: see *after*.
-        keep: for the records that share a timer id, which are looked for in all that was landed since.
+        keep: for few requests, and for the records that share a timer id, which are looked for in all that was landed
+            since.
     """
     table = requests.drop("value", "key", "headers", "digest", "forgotten_s", "delay", "due")
     named, is_copy, is_cancel = F.col("timer_id").isNotNull(), F.col("kind") == COPY, F.col("kind") == CANCEL
@@ -163,12 +165,16 @@ def requests_of(
     is_due = due_since(F.col("second") > after)
     made_ms = F.when(is_copy, F.col("original_s") * 1000).otherwise(F.col("appended_ms"))
     oldest = (F.min(F.when(is_copy, F.col("second"))), F.min(F.when(named & ~is_cancel, made_ms)))
-    [(late_copy_s, named_ms)] = table.where(is_due).agg(*oldest).collect()
+    [(late_copy_s, named_ms, count)] = table.where(is_due).agg(*oldest, F.count(F.lit(1))).collect()
     if late_copy_s is not None and late_copy_s <= after:
         # It was promoted too late. Its original and earlier copies are due in the same second.
         is_due = due_since(F.col("second") >= late_copy_s)
     # A cancel whose request is not due concerns none of these.
-    due, copies = table.where(is_due & (~named | ~is_cancel)), table.where(is_due & ~named & is_copy)
+    due = table.where(is_due & (~named | ~is_cancel))
+    if count <= CONSTANT_ROWS_MAX:
+        # More of them would fill the memory.
+        due = keep(due)
+    copies = due.where(~named & is_copy)
     if named_ms is None:
         return due, copies
     # Most ids have one record only, which nothing changes. Ids are compared by a hash, which is smaller; if two have

@@ -10,4 +10,6 @@ Functions and dataclasses that answer operators' questions, for the command line
     acls        lists the Kafka permissions that each process needs (pure)
     capacity    computes the machines and disks that a load needs (pure)
     documents   turns all of these into JSON documents (pure)
+
+What reads Kafka raises `BrokerError` if no broker answers within some 10 s, or a broker refuses.
 """

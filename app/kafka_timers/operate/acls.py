@@ -61,6 +61,7 @@ def acls_of(prefix: str, group: str, callbacks: str, door: str = "") -> list[Acl
     Return the permissions that all processes of an instance need.
 
     Args:
+        group: group of the workers, as they have it; empty for the default.
         callbacks: globs of callback topics, comma separated, as workers have them in `allowed_topics`.
         door: adapters and their topics, as workers have them in `door`.
 
@@ -72,7 +73,7 @@ def acls_of(prefix: str, group: str, callbacks: str, door: str = "") -> list[Acl
         adapters = door_topics(door)
     except ValueError as error:
         raise SettingsError(str(error)) from error
-    topics = Topics.of(prefix)
+    topics, group = Topics.of(prefix), group or instance_name(prefix)
     found: list[Acl] = []
 
     def allow(process: str, name: str, why: str, *operations: str, of: str = "topic", is_prefix: bool = False) -> None:
@@ -84,7 +85,7 @@ def acls_of(prefix: str, group: str, callbacks: str, door: str = "") -> list[Acl
     allow("worker", topics.oscillator, "ticks", _READ, _CONFIGS)
     allow("worker", topics.sealed, "seals", _READ, _WRITE, _CONFIGS)
     allow("worker", topics.rejected, "refused requests", _WRITE, _CONFIGS)
-    allow("worker", topics.schedules, "recurring timers", _READ, _CONFIGS)
+    allow("worker", topics.schedules, "recurring timers, and a barrier at each takeover", _READ, _WRITE, _CONFIGS)
     allow("worker", topics.planned, "progress of their planning", _READ, _WRITE, _CONFIGS)
     allow("worker", planner_group(group), "planning of recurring timers", _READ, of="group")
     allow("worker", topics.replies, "answers to cancels and moves", _WRITE, _CONFIGS)

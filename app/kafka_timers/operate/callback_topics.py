@@ -54,7 +54,6 @@ async def read_callback_topics(
     Raises:
         QueryError: a worker refuses the query.
         TopicsError: `timer-rejected` does not exist.
-        BrokerError: no broker answers, or a broker refuses.
     """
     page, (refused, _) = await asyncio.gather(
         workers.page(_LOOKED_AT), last_refused(kafka, prefix, Which(), since_ms, _LOOKED_AT)

@@ -28,24 +28,6 @@ _RESTORED_PER_S = 110_000
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
-    """
-    The timers that a service has to carry.
-
-    Attributes:
-        rate: timers per second in the busiest hour.
-        delay_s: seconds that a timer waits, on average.
-        horizon_s: seconds; timers that wait longer are left to a lake. 0 without a lake.
-    """
-
-    rate: float
-    delay_s: int
-    payload_bytes: int
-    horizon_s: int = 0
-    replication: int = 3
-
-
-@dataclass(frozen=True, slots=True)
 class Need:
     """
     One thing that a load needs.
@@ -62,35 +44,40 @@ class Need:
     why: str
 
 
-def _of_the_log(bytes_per_s: float, load: Load) -> list[Need]:
+def _of_the_log(bytes_per_s: float, horizon_s: int, replication: int) -> list[Need]:
     """Return the needs of `timer-request` when it receives *bytes_per_s*."""
-    if not load.horizon_s:
+    if not horizon_s:
         why = "timer-request grows for ever without a lake: give workers a --horizon, see docs/lake.md; each replica"
         growth = bytes_per_s * _DAY_S
-        total = Need(
-            "log_growth_total", growth * load.replication, "bytes/day", f"the same of {load.replication} replicas"
-        )
+        total = Need("log_growth_total", growth * replication, "bytes/day", f"the same of {replication} replicas")
         return [Need("log_growth", growth, "bytes/day", why), total]
-    kept_s = load.horizon_s + GRACE_S
+    kept_s = horizon_s + GRACE_S
     log = bytes_per_s * kept_s
     return [
         Need("retention", kept_s, "s", "of timer-request, at least: the horizon, and 7 days"),
         Need("log_disk", log, "bytes", "of timer-request on the brokers, each replica"),
-        Need("log_disk_total", log * load.replication, "bytes", f"the same of {load.replication} replicas"),
+        Need("log_disk_total", log * replication, "bytes", f"the same of {replication} replicas"),
     ]
 
 
-def needs_of(load: Load) -> list[Need]:
-    """Return the needs of *load*, from the workers to the lake."""
-    cores = load.rate * _CPU_S / _CORE_SHARE
+def needs_of(rate: float, delay_s: int, payload_bytes: int, horizon_s: int = 0, replication: int = 3) -> list[Need]:
+    """
+    Return the needs of a load, from the workers to the lake.
+
+    Args:
+        rate: timers per second in the busiest hour.
+        delay_s: seconds that a timer waits, on average.
+        horizon_s: seconds; timers that wait longer are left to a lake. 0 without a lake.
+    """
+    cores = rate * _CPU_S / _CORE_SHARE
     workers = max(_WORKERS_MIN, math.ceil(cores) + 1)
     partitions = max(_PARTITIONS_MIN, _PARTITIONS_PER_WORKER * workers)
-    returns = is_far(load.delay_s, 0, load.horizon_s)
+    returns = is_far(delay_s, 0, horizon_s)
     # A far request comes back as a copy, one horizon before it is due.
-    held = load.rate * (load.horizon_s if returns else load.delay_s)
-    request, callback = load.payload_bytes + _REQUEST_BYTES, load.payload_bytes + _CALLBACK_BYTES
-    requests_per_s = load.rate * (2 if returns else 1)
-    produced = requests_per_s * request + load.rate * callback
+    held = rate * (horizon_s if returns else delay_s)
+    request, callback = payload_bytes + _REQUEST_BYTES, payload_bytes + _CALLBACK_BYTES
+    requests_per_s = rate * (2 if returns else 1)
+    produced = requests_per_s * request + rate * callback
     # One worker may be away.
     held_each = held / (workers - 1)
     found = [
@@ -98,19 +85,19 @@ def needs_of(load: Load) -> list[Need]:
         Need("workers", workers, "", "one of them spare; 10 µs of CPU for each timer, and half a core for each worker"),
         Need("pending", held, "", "timers in the workers' stores"),
         Need("worker_memory", _MEMORY_BYTES, "bytes", "of each worker, however many timers are pending"),
-        Need("worker_disk", held_each * (load.payload_bytes + _ROW_BYTES), "bytes", "of each, one being away"),
+        Need("worker_disk", held_each * (payload_bytes + _ROW_BYTES), "bytes", "of each, one being away"),
         Need("restore", held_each / _RESTORED_PER_S, "s", "to read the log again after a lost disk"),
-        *_of_the_log(requests_per_s * request, load),
+        *_of_the_log(requests_per_s * request, horizon_s, replication),
         Need("produced", produced, "bytes/s", "requests and callbacks to Kafka"),
         Need(
             "replicated",
-            produced * load.replication,
+            produced * replication,
             "bytes/s",
-            f"the same to the disks of {load.replication} replicas",
+            f"the same to the disks of {replication} replicas",
         ),
     ]
     if returns:
-        parked = load.rate * load.delay_s
-        size = parked * (load.payload_bytes + _PARKED_BYTES)
+        parked = rate * delay_s
+        size = parked * (payload_bytes + _PARKED_BYTES)
         found.append(Need("lake_disk", size, "bytes", f"of the lake, for {parked:,.0f} timers parked"))
     return found

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.reading import TopicLog
-from kafka_timers.broker.seals import last_seals, seals_in
+from kafka_timers.broker.seals import Tail, last_seals, seals_in
 from kafka_timers.core.outcomes import Outcome, State, outcomes_of, records_of, uncertain, with_rejected
 from kafka_timers.core.routing import partition_of
 from kafka_timers.core.wire import (
@@ -20,6 +20,7 @@ from kafka_timers.core.wire import (
     refused_request,
     rejection_in,
 )
+from kafka_timers.errors import TopicsError
 
 # The seal that covers a moment follows within some seconds, unless no worker was running.
 _SEALS_MAX = 256
@@ -71,8 +72,7 @@ async def find(kafka: Kafka, prefix: str, timer_id: str) -> Found:
     lake, it starts at the beginning of the log, because those are not pending in a worker.
 
     Raises:
-        TopicsError: a topic of the service does not exist.
-        BrokerError: no broker answers within some 10 s, or a broker refuses.
+        TopicsError: a topic of the service does not exist; or `timer-request` is not the log that the seals are of.
     """
     topics = Topics.of(prefix)
     tails = await last_seals(kafka, prefix)
@@ -80,6 +80,11 @@ async def find(kafka: Kafka, prefix: str, timer_id: str) -> Found:
     tail = tails[partition]
     seal = latest(tail)
     async with TopicLog.open(kafka, topics.requests, topics.sealed, topics.rejected) as (requests, sealed, rejected):
+        if not await Tail(tail, b"").is_of(requests, partition):
+            raise TopicsError(
+                f"partition {partition} of {requests.topic} was made anew, restored or cut, so nobody knows what has "
+                "fired of it: see kafka-timers log show, and say what it is"
+            )
         end = await requests.bounds.end(partition)
         start = (await requests.bounds.starts([partition]))[partition]
         if seal and not seal.horizon_s:

@@ -43,6 +43,14 @@ class PartitionStatus:
     """Callbacks per second in the last ten seconds of the seals that were read."""
     is_other_log: bool = False
     """True if its seals are of another topic than the `timer-request` that is there."""
+    held_alone: int = 0
+    """Of `pending`, requests that have left `timer-request` and wait in the store of `owner` alone."""
+    lost: tuple[int, int] | None = None
+    """First and last of the offsets that `timer-request` had lost before `owner` could read them."""
+    missing: tuple[int, int] | None = None
+    """First and last of the offsets at which requests may wait by the last seal, and which `timer-request` has lost."""
+    kept_by: Sequence[str] = field(default_factory=list)
+    """URLs of members of the group that say that their store has requests which `timer-request` has lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +104,21 @@ class Door:
 
 
 @dataclass(frozen=True, slots=True)
-class Leaderless:
-    """Partitions of a topic that have no leader, and the missing brokers that hold them."""
+class Unavailable:
+    """
+    Partitions of a topic that take nothing.
+
+    Attributes:
+        away: brokers that hold a replica of them and are away or behind.
+        has_leader: whether they lack replicas in sync; else a leader.
+        is_own: whether the topic is one of the service's own.
+    """
 
     topic: str
     partitions: Sequence[int]
     away: Sequence[int]
+    has_leader: bool = False
+    is_own: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +134,7 @@ class ServiceStatus:
         refused: refused requests; None if they could not be read.
         doors: doors that have read anything.
         planners: planners of recurring timers; None if they are unknown, or `timer-schedule` does not exist.
-        leaderless: topics that the service may write to and that have partitions without a leader.
+        unavailable: topics that the service may write to and that have partitions which take nothing.
         untold: facts that could not be read, each with the reason.
         seal_every_s: longest time between two seals of a partition in which nothing is due.
     """
@@ -130,7 +147,7 @@ class ServiceStatus:
     refused: Refused | None = None
     doors: Sequence[Door] = ()
     planners: Planners | None = None
-    leaderless: Sequence[Leaderless] = ()
+    unavailable: Sequence[Unavailable] = ()
     untold: Sequence[str] = ()
     seal_every_s: float = 5.0
 
@@ -176,8 +193,9 @@ def problems_of(found: ServiceStatus) -> list[str]:
     """Return the problems, one sentence each with the step to take. A cause comes before its effects."""
     return [
         *found.untold,
-        *map(_leaderless, found.leaderless),
+        *map(_unavailable, found.unavailable),
         *_of_other_logs(found),
+        *_of_gaps(found),
         *_without_ticks(found.partitions),
         *_without_workers(found),
         *_partitions(found),
@@ -191,20 +209,51 @@ def problems_of(found: ServiceStatus) -> list[str]:
     ]
 
 
-def _leaderless(found: Leaderless) -> str:
+def _unavailable(found: Unavailable) -> str:
     away = f"start {_named('broker', found.away)} again" if found.away else "look at the brokers"
-    return (
-        f"{found.topic}: {_named('partition', found.partitions)} cannot be written or read, no broker leads: {away}. "
-        "Timers there wait until one does"
-    )
+    lacks = "too few replicas are in sync" if found.has_leader else "no broker leads"
+    waits = "Timers there wait" if found.is_own else "Its callbacks are sent later"
+    return f"{found.topic}: {_named('partition', found.partitions)} cannot be written, {lacks}: {away}. {waits}"
 
 
 def _of_other_logs(found: ServiceStatus) -> Iterator[str]:
     if numbers := [row.partition for row in found.partitions if row.is_other_log]:
         yield (
-            f"{found.requests} is another topic than {_named('partition', numbers)} fired from, and nothing fires: "
-            "see kafka-timers log show, and say there what it is"
+            f"{found.requests} is not the log that {_named('partition', numbers)} fired from, and nothing fires: it "
+            "was made anew, restored or cut by an unclean election. See kafka-timers log show, and say what it is"
         )
+
+
+def _of_gaps(found: ServiceStatus) -> Iterator[str]:
+    for row in found.partitions:
+        where = f"partition {row.partition}"
+        if row.held_alone:
+            yield (
+                f"{where}: {row.held_alone} timers have left {found.requests} and wait in the store of {row.owner} "
+                "alone: keep its disk until they have fired, and look at the topic's retention"
+            )
+        elif row.missing and _waits_for_a_store(row, found):
+            first, last = row.missing
+            who = (
+                f"{' and '.join(row.kept_by)} has some of them in its store: keep its disk, and look at its /readyz"
+                if row.kept_by
+                else "no member of the group has them in its store: start the worker that has, with its disk"
+            )
+            yield (
+                f"{where}: {found.requests} has lost its offsets {first} to {last} ({last - first + 1}), where timers "
+                f"may wait; {who}"
+            )
+        if row.lost:
+            first, last = row.lost
+            yield (
+                f"{where}: {found.requests} has lost its offsets {first} to {last} ({last - first + 1}), and no store "
+                "had the timers that waited there: their senders have to send them again"
+            )
+
+
+def _waits_for_a_store(row: PartitionStatus, found: ServiceStatus) -> bool:
+    # An owner looks where the log begins every few seconds, and its seals tell then.
+    return row.missing is not None and not row.held_alone and not row.is_other_log and _is_late(row, found)
 
 
 def _has_no_ticks(row: PartitionStatus) -> bool:
@@ -248,7 +297,7 @@ def _partitions(found: ServiceStatus) -> Iterator[str]:
     owned = {number for worker in found.workers or () for number in worker.partitions}
     for row in found.partitions:
         overdue, where = overdue_of(row, found.requests, found.seal_every_s), f"partition {row.partition}"
-        if row.is_other_log:
+        if row.is_other_log or _waits_for_a_store(row, found):
             continue
         if overdue.age_s > LIMIT_S and overdue.why:
             yield f"{where}: {overdue.why}"
@@ -260,7 +309,10 @@ def _partitions(found: ServiceStatus) -> Iterator[str]:
                 "the logs of the workers"
             )
         elif row.second is None:
-            yield f"{where} was never sealed: /readyz and the log of its worker say why"
+            yield (
+                f"{where} was never sealed, or its seals are gone: /readyz and the log of its worker say why, and "
+                "kafka-timers log show whether it waits for you"
+            )
         elif overdue.age_s > LIMIT_S:
             last_owner = f"; {row.owner} fired there last" if row.owner else ""
             yield (

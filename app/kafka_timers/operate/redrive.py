@@ -58,11 +58,8 @@ class RejectedLog:
         self._bounds = bounds
         self._requests = requests
 
-    async def before(self, from_ms: int) -> AsyncIterator[Rejected]:
-        """
-        Yield the requests that were refused before the log was opened and since *from_ms*, one partition after another.
-        *from_ms* is in UNIX milliseconds.
-        """
+    async def _before(self, from_ms: int) -> AsyncIterator[Rejected]:
+        """Yield the requests that were refused before the log was opened and since *from_ms*, by partition."""
         for number, (start, end) in self._bounds.items():
             if from_ms > 0:
                 since = await self._log.bounds.since(number, from_ms)
@@ -78,7 +75,7 @@ class RejectedLog:
         """
         found: list[Rejected] = []
         count = 0
-        async for each in self.before(from_ms):
+        async for each in self._before(from_ms):
             if which.takes(each):
                 found.append(each)
                 count += 1
@@ -131,7 +128,6 @@ async def reading_rejected(kafka: Kafka, prefix: str) -> AsyncIterator[RejectedL
 
     Raises:
         TopicsError: the topic does not exist.
-        BrokerError: no broker answers within some 20 s, or a broker refuses.
     """
     topics = Topics.of(prefix)
     async with TopicLog.open(kafka, topics.rejected, topics.requests, timeout_s=_LIMIT_S) as (log, requests):

@@ -1,13 +1,13 @@
 """
 Look at a `timer-request` beside the seals, and write the seals that say what it is. `kafka-timers log` does it.
 
-Workers leave a partition alone whose seals are of another topic, so nobody else writes seals of it meanwhile.
+Workers leave a partition alone whose seals are of another topic, or gone, so nobody else writes seals of it meanwhile.
 `core.log_identity` has those seals.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import chain
 
@@ -16,8 +16,9 @@ from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.producer import Producer
 from kafka_timers.broker.reading import TopicLog
 from kafka_timers.broker.seals import SealLog, Tail
-from kafka_timers.broker.topics import answering, translating
-from kafka_timers.core.log_identity import is_other_log
+from kafka_timers.broker.topics import knowing
+from kafka_timers.clock import Clock
+from kafka_timers.core.log_identity import UNSEALED_MS
 from kafka_timers.core.sums import hash_of_seal
 from kafka_timers.core.verdicts import Ask, judged
 from kafka_timers.core.wire import Sealed, Topics, key_of_seal, latest, partitions_in
@@ -33,17 +34,23 @@ class LogState:
     A partition of `timer-request` beside its last seals.
 
     Attributes:
-        now: Kafka's id of the topic.
+        now: Kafka's id of the topic; empty if no broker tells one.
         start: its first offset.
         end: the offset behind its last record.
+        kept_to: the offset below which it has what the last seals were made of.
+        is_other: whether it is another log than that of its seals.
         tail: the last seals.
+        unsealed_ms: the UNIX millisecond at which its oldest request was due, if its seals are gone; else 0.
     """
 
     number: int
     now: bytes
     start: int
     end: int
+    kept_to: int
+    is_other: bool
     tail: Tail
+    unsealed_ms: int = 0
 
     @property
     def end_ms(self) -> int:
@@ -53,8 +60,8 @@ class LogState:
 
     @property
     def stands(self) -> bool:
-        """Whether workers leave the partition alone, since it is of another topic than its seals."""
-        return is_other_log(self.tail.log, self.now)
+        """Whether workers leave the partition alone, since it is not the log of its seals, or these are gone."""
+        return self.is_other or self.kept_to < self.tail.fence or self.unsealed_ms > 0
 
 
 class LogCheck:
@@ -69,19 +76,16 @@ class LogCheck:
         self._cluster = cluster
         self._topics = topics
 
-    async def content(self, state: LogState, fence: int) -> tuple[int, int, int]:
+    async def content(self, state: LogState, fence: int, end_ms: int) -> tuple[int, int, int]:
         """
-        Return the numbers of requests in a partition: those due by the last seal below the offset *fence*, others due
-        by then, and those due later.
+        Return the numbers of requests in a partition: those due before *end_ms* below the offset *fence*, others due by
+        then, and those due later.
         """
         past = due = waiting = 0
         log = TopicLog(self._cluster, self._topics.requests)
-        async for records in log.pages(state.number, state.start, state.end, skips_deleted=True):
-            for record in records:
-                verdict = judged(record, state.number, len(self.states))
-                if isinstance(verdict, Ask):
-                    is_due, is_past = verdict.due_ms < state.end_ms, record.offset < fence
-                    past, due, waiting = past + (is_due and is_past), due + (is_due > is_past), waiting + (not is_due)
+        async for offset, due_ms in _dues(log, state.number, (state.start, state.end), len(self.states)):
+            is_due, is_past = due_ms < end_ms, offset < fence
+            past, due, waiting = past + (is_due and is_past), due + (is_due > is_past), waiting + (not is_due)
         return past, due, waiting
 
     async def write(self, decided: Iterable[tuple[LogState, list[Sealed]]]) -> None:
@@ -102,21 +106,25 @@ class LogCheck:
             await producer.stop()
 
 
+async def _dues(log: TopicLog, number: int, limits: tuple[int, int], partitions: int) -> AsyncIterator[tuple[int, int]]:
+    """Yield offset and due millisecond of each request in a partition of `timer-request`."""
+    async for records in log.pages(number, *limits, skips_deleted=True):
+        for record in records:
+            verdict = judged(record, number, partitions)
+            if isinstance(verdict, Ask):
+                yield record.offset, verdict.due_ms
+
+
 @asynccontextmanager
-async def checking_log(kafka: Kafka, prefix: str) -> AsyncIterator[LogCheck]:
+async def checking_log(kafka: Kafka, prefix: str, clock: Clock) -> AsyncIterator[LogCheck]:
     """
-    Look at `timer-request` and its last seals.
+    Look at `timer-request` and its last seals. *clock* tells how long its requests have been due.
 
     Raises:
         TopicsError: one of the topics does not exist.
-        BrokerError: no broker answers within some 10 s, or a broker refuses; also inside the block.
     """
     topics = Topics.of(prefix)
-    async with AsyncExitStack() as opened:
-        async with answering(kafka):
-            cluster = await opened.enter_async_context(Cluster.open(kafka))
-            await cluster.look_up([topics.requests, topics.sealed])
-        opened.enter_context(translating(kafka))
+    async with knowing(kafka, [topics.requests, topics.sealed]) as cluster:
         numbers, sealed = cluster.partitions(topics.requests), cluster.partitions(topics.sealed)
         for name, found in ((topics.requests, numbers), (topics.sealed, sealed)):
             if not found:
@@ -126,6 +134,17 @@ async def checking_log(kafka: Kafka, prefix: str) -> AsyncIterator[LogCheck]:
         served = partitions_in(chain.from_iterable(tail.seals for tail in tails.values()))
         numbers = numbers[: served or None]
         starts, ends = await log.bounds.starts(numbers), await log.bounds.ends(numbers)
-        now, none = cluster.topic_id(topics.requests), Tail([], b"")
-        states = [LogState(number, now, starts[number], ends[number], tails.get(number, none)) for number in numbers]
-        yield LogCheck(cluster, topics, states)
+        now, none = log.bounds.log_id, Tail([], b"")
+        past_ms = int(clock.wall_s() * 1000) - UNSEALED_MS
+
+        async def look_at(number: int) -> LogState:
+            tail, start, end = tails.get(number, none), starts[number], ends[number]
+            kept_to, first_ms = await tail.kept_in(log, number), past_ms
+            if not tail.seals and await log.bounds.has_before(number, past_ms):
+                async for _, due_ms in _dues(log, number, (start, end), len(numbers)):
+                    first_ms = min(first_ms, due_ms)
+            unsealed_ms = first_ms if first_ms < past_ms else 0
+            is_other, kept_to = kept_to is None, end if kept_to is None else min(kept_to, end)
+            return LogState(number, now, start, end, kept_to, is_other, tail, unsealed_ms)
+
+        yield LogCheck(cluster, topics, await asyncio.gather(*map(look_at, numbers)))

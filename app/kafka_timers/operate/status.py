@@ -9,7 +9,6 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Awaitable, Mapping, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple, TypeVar
@@ -18,16 +17,17 @@ from aiokafka.errors import KafkaError
 
 from kafka_timers.adapters import adapter_group
 from kafka_timers.adapters.lag import adapter_lags
+from kafka_timers.broker import codes
 from kafka_timers.broker.bounds import LogBounds
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.groups import Group, Member, group_of
 from kafka_timers.broker.reading import TopicLog
 from kafka_timers.broker.seals import SealLog
-from kafka_timers.broker.topics import answering
+from kafka_timers.broker.topics import knowing, unavailable
 from kafka_timers.clock import Clock
-from kafka_timers.core.callbacks import topics_in
-from kafka_timers.core.log_identity import is_other_log
+from kafka_timers.core.callbacks import Lack, topics_in
+from kafka_timers.core.takeover import may_wait_below
 from kafka_timers.core.wire import (
     OSCILLATOR_HEADER,
     Record,
@@ -39,7 +39,7 @@ from kafka_timers.core.wire import (
     rejection_in,
 )
 from kafka_timers.errors import BrokerError, TopicsError
-from kafka_timers.operate.health import Door, Leaderless, PartitionStatus, Planners, Refused, ServiceStatus, Worker
+from kafka_timers.operate.health import Door, PartitionStatus, Planners, Refused, ServiceStatus, Unavailable, Worker
 from kafka_timers.planner import planner_group
 from kafka_timers.worker.overdue import LIMIT_S
 
@@ -62,24 +62,7 @@ class _Seen(NamedTuple):
     blocked_s: float
     unread_s: float
     is_other_log: bool
-
-
-class _Asking:
-    """Queries that may fail independently of each other; `untold` lists the failed ones."""
-
-    def __init__(self) -> None:
-        self.untold: list[str] = []
-
-    async def answer(self, what: str, question: Awaitable[_T]) -> _T | None:
-        """Return the answer to *question*; None if none comes in time."""
-        try:
-            async with asyncio.timeout(_LIMIT_S + _CONNECTING_S):
-                return await question
-        except TimeoutError:
-            self.untold.append(f"{what}: no answer within {_LIMIT_S + _CONNECTING_S:g} s: look at the brokers")
-        except (KafkaError, BrokerError) as error:
-            self.untold.append(f"{what}: {error}")
-        return None
+    missing: tuple[int, int] | None
 
 
 class _Reading:
@@ -103,34 +86,38 @@ class _Reading:
     async def _look_at(self, number: int) -> _Seen:
         asked = self._seals.tail(number), self._tick(number), self._blocked_s(number)
         tail, tick, blocked_s = await asyncio.gather(*asked)
-        unread_s = await self._unread_s(number, latest(tail.seals))
-        is_other = is_other_log(tail.log, self._cluster.topic_id(self._topics.requests))
+        requests = self._topics.requests
+        log = TopicLog(self._cluster, requests, _LIMIT_S)
+        start = (await log.bounds.starts([number]))[number]
+        unread_s = await self._unread_s(number, latest(tail.seals), start)
+        is_other = not await tail.is_of(log, number)
+        missing = _missing(tail.seals, start)
         if tick is None:
-            return _Seen(tail.seals, None, None, blocked_s, unread_s, is_other)
+            return _Seen(tail.seals, None, None, blocked_s, unread_s, is_other, missing)
         name = (dict(tick.headers).get(OSCILLATOR_HEADER) or b"").decode(errors="replace") or None
-        return _Seen(tail.seals, self._age_s(tick), name, blocked_s, unread_s, is_other)
+        return _Seen(tail.seals, self._age_s(tick), name, blocked_s, unread_s, is_other, missing)
 
     async def _tick(self, number: int) -> Record | None:
-        bounds = LogBounds(self._cluster, self._topics.oscillator, _LIMIT_S, is_committed=False)
-        last = await bounds.end(number) - 1
+        last = await LogBounds(self._cluster, self._topics.oscillator, _LIMIT_S).watermark(number) - 1
         return await self._record(self._topics.oscillator, number, last) if last >= 0 else None
 
     async def _blocked_s(self, number: int) -> float:
         """Return for how long requests of a partition have waited behind an open transaction; 0 where none do."""
         topic = self._topics.requests
-        stable = await LogBounds(self._cluster, topic, _LIMIT_S).end(number)
-        if await LogBounds(self._cluster, topic, _LIMIT_S, is_committed=False).end(number) <= stable:
+        bounds = LogBounds(self._cluster, topic, _LIMIT_S)
+        stable = await bounds.end(number)
+        if await bounds.watermark(number) <= stable:
             return 0.0
         # The first record of the transaction, or a newer record if the transaction has ended.
         record = await self._record(topic, number, stable)
         return self._age_s(record) if record else 0.0
 
-    async def _unread_s(self, number: int, seal: Sealed | None) -> float:
-        """Return the age of the first request appended before the second of *seal* and not read for it."""
+    async def _unread_s(self, number: int, seal: Sealed | None, start: int) -> float:
+        """Return the age of the first request from *start* on appended before the second of *seal*, not read for it."""
         topic = self._topics.requests
         if seal is None or await LogBounds(self._cluster, topic, _LIMIT_S).end(number) <= seal.fence:
             return 0.0
-        record = await self._record(topic, number, seal.fence, is_committed=True)
+        record = await self._record(topic, number, max(seal.fence, start), is_committed=True)
         return self._age_s(record) if record and record.timestamp < last_second_of(seal) * 1000 else 0.0
 
     def _age_s(self, record: Record) -> float:
@@ -161,6 +148,14 @@ class _Reading:
         return Refused(dict(reasons.most_common()), reasons.total() < _REFUSED_MAX, last[1])
 
 
+def _missing(seals: Sequence[Sealed], start: int) -> tuple[int, int] | None:
+    """Return the first and the last offset of those at which requests may wait below *start*, where the log begins."""
+    complete = latest(seals)
+    if complete is None or start <= complete.restore_from or not may_wait_below(seals, start):
+        return None
+    return complete.restore_from, start - 1
+
+
 async def read_status(
     kafka: Kafka, prefix: str, group: str, clock: Clock, *, allowed_topics: str = "*", seal_every_s: float = 5.0
 ) -> ServiceStatus:
@@ -173,25 +168,31 @@ async def read_status(
 
     Raises:
         TopicsError: `timer-sealed` does not exist.
-        BrokerError: no broker answers within some 10 s, or a broker refuses.
     """
-    topics, asking = Topics.of(prefix), _Asking()
-    async with AsyncExitStack() as opened:
-        async with answering(kafka):
-            cluster = await opened.enter_async_context(Cluster.open(kafka))
-            await cluster.look_up(
-                [topics.sealed, topics.oscillator, topics.requests, topics.rejected, topics.schedules]
-            )
+    topics, untold = Topics.of(prefix), list[str]()
+
+    async def answer(what: str, question: Awaitable[_T]) -> _T | None:
+        try:
+            async with asyncio.timeout(_LIMIT_S + _CONNECTING_S):
+                return await question
+        except TimeoutError:
+            untold.append(f"{what}: no answer within {_LIMIT_S + _CONNECTING_S:g} s: look at the brokers")
+        except (KafkaError, BrokerError) as error:
+            untold.append(f"{what}: {error}")
+        return None
+
+    known = [topics.sealed, topics.oscillator, topics.requests, topics.rejected, topics.schedules]
+    async with knowing(kafka, known) as cluster:
         numbers = cluster.partitions(topics.sealed)
         if not numbers:
             raise TopicsError(f"topic {topics.sealed} is missing: create it with kafka-timers topics create")
-        reading, answer = _Reading(cluster, topics, clock), asking.answer
-        seen, members, lags, refused, leaderless = await asyncio.gather(
+        reading = _Reading(cluster, topics, clock)
+        seen, members, lags, refused, lacking = await asyncio.gather(
             asyncio.gather(*(answer(f"partition {number}", reading.partition(number)) for number in numbers)),
             answer(f"members of group {group}", group_of(cluster, group, _LIMIT_S)),
             answer("doors", adapter_lags(cluster, group)),
             answer(f"refused requests on {topics.rejected}", reading.refused()),
-            answer("leaders of topics", cluster.leaderless()),
+            answer("leaders and replicas of topics", unavailable(cluster)),
         )
         planners = await answer("planners of recurring timers", _planners(cluster, topics, group))
         names = sorted({name for name, _, _ in lags or ()})
@@ -201,7 +202,7 @@ async def read_status(
     return ServiceStatus(
         group,
         topics.requests,
-        _rows(dict(zip(numbers, seen, strict=True)), clock.wall_s()),
+        _rows(dict(zip(numbers, seen, strict=True)), members.members if members else (), clock.wall_s()),
         members
         and [
             Worker(_name_of(member), member.host, tuple(sorted(member.partitions.get(topics.oscillator, ()))))
@@ -211,8 +212,8 @@ async def read_status(
         refused,
         _doors(lags or (), dict(zip(names, readers, strict=True))),
         planners,
-        _leaderless(leaderless or {}, topics, allowed_topics),
-        asking.untold,
+        _unavailable(lacking or {}, topics, allowed_topics),
+        untold,
         seal_every_s,
     )
 
@@ -223,7 +224,7 @@ async def _planners(cluster: Cluster, topics: Topics, group: str) -> Planners | 
         return None
     members = (await group_of(cluster, planner_group(group), _LIMIT_S)).members
     bounds = LogBounds(cluster, topics.schedules, _LIMIT_S)
-    ends = await asyncio.gather(*(bounds.end(number) for number in numbers))
+    ends = (await bounds.ends(numbers)).values()
     versions = {member.user_data.decode(errors="replace") for member in members}
     return Planners(len(members), tuple(sorted(versions)), any(ends))
 
@@ -236,12 +237,24 @@ def _name_of(member: Member) -> str:
         return member.client_id
 
 
-def _rows(seen: Mapping[int, _Seen | None], now_s: float) -> list[PartitionStatus]:
+def _has_alone(member: Member, number: int) -> bool:
+    """Tell whether *member* says that its store has requests of partition *number* that have left the log."""
+    try:
+        return str(number) in json.loads(member.user_data)["alone"]
+    except (ValueError, LookupError, TypeError):
+        return False
+
+
+def _rows(seen: Mapping[int, _Seen | None], members: Sequence[Member], now_s: float) -> list[PartitionStatus]:
     tails = {number: each.seals if each else [] for number, each in seen.items()}
     served = partitions_in(chain.from_iterable(tails.values())) or len(tails)
     rows = status_of({number: tail for number, tail in tails.items() if number < served}, now_s)
     return [
-        replace(row, **{name: value for name, value in each._asdict().items() if name != "seals"})
+        replace(
+            row,
+            kept_by=[_name_of(member) for member in members if _has_alone(member, row.partition)],
+            **{name: value for name, value in each._asdict().items() if name != "seals"},
+        )
         if (each := seen[row.partition])
         else row
         for row in rows
@@ -254,15 +267,20 @@ def _doors(lags: Sequence[tuple[str, str, int]], readers: Mapping[str, Group | N
     return [Door(name, topic, lag, counted[name]) for name, topic, lag in lags]
 
 
-def _leaderless(
-    found: Mapping[str, Mapping[int, Sequence[int]]], topics: Topics, allowed_topics: str
-) -> list[Leaderless]:
-    callbacks = topics_in(allowed_topics)
-    return [
-        Leaderless(topic, sorted(found[topic]), sorted(set(chain.from_iterable(found[topic].values()))))
-        for topic in sorted(found)
-        if topic in topics or callbacks.match(topic)
-    ]
+def _unavailable(found: Mapping[str, Mapping[int, Lack]], topics: Topics, allowed_topics: str) -> list[Unavailable]:
+    callbacks, told = topics_in(allowed_topics), []
+    for topic in sorted(found):
+        is_own = topic in topics
+        for has_leader in (False, True):
+            lacks = {
+                number: lack.away
+                for number, lack in found[topic].items()
+                if (lack.error != codes.LEADER_NOT_AVAILABLE) is has_leader
+            }
+            if lacks and (is_own or callbacks.match(topic)):
+                away = sorted(set(chain.from_iterable(lacks.values())))
+                told.append(Unavailable(topic, sorted(lacks), away, has_leader, is_own))
+    return told
 
 
 def _refusal(record: Record) -> tuple[str, str]:
@@ -297,6 +315,8 @@ def _partition_status(partition: int, seals: Sequence[Sealed], now_s: float) -> 
         lateness_p99_ms=fired.lateness_p99_ms if fired else None,
         lateness_max_ms=fired.lateness_max_ms if fired else None,
         owner=last.worker or None if last else None,
+        held_alone=last.held_alone if last else 0,
+        lost=(last.lost_from, last.lost_to - 1) if last and last.lost_to else None,
     )
 
 

@@ -212,7 +212,6 @@ async def asking(settings: QuerySettings) -> AsyncIterator[Workers]:
     Raises:
         SettingsError: the token or a certificate cannot be read.
         TopicsError: `timer-sealed` does not exist.
-        BrokerError: no broker answers within some 10 s, or a broker refuses.
     """
     headers = {"Authorization": f"Bearer {token}"} if (token := _token(settings.query_token_file)) else {}
     connector = aiohttp.TCPConnector(ssl=_context(settings))
@@ -227,7 +226,6 @@ async def addresses_of(settings: QuerySettings) -> dict[int, str]:
 
     Raises:
         TopicsError: `timer-sealed` does not exist.
-        BrokerError: no broker answers within some 10 s, or a broker refuses.
     """
     tails = await last_seals(settings.kafka, settings.topic_prefix)
     last = {number: max(tail, key=age_of, default=None) for number, tail in tails.items()}

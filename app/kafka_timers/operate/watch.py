@@ -23,11 +23,10 @@ async def watching(kafka: Kafka, topic: str, *, from_beginning: bool) -> AsyncIt
 
     Raises:
         TopicsError: the topic does not exist.
-        BrokerError: no broker answers within some 20 s, or a broker refuses.
     """
     async with TopicLog.open(kafka, topic, timeout_s=_LIMIT_S) as (log,):
         if not log.numbers:
-            raise TopicsError(f"topic {topic} does not exist: create it first")
+            raise TopicsError(f"topic {topic} does not exist, or this user may not look at it: create it first")
         positions = await (log.bounds.starts(log.numbers) if from_beginning else log.bounds.ends(log.numbers))
         async with log.following(positions) as following:
             yield following

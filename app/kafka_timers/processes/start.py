@@ -9,7 +9,7 @@ import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, suppress
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
@@ -26,18 +26,6 @@ log = logging.getLogger(__name__)
 _PAUSE_S = 1.0
 
 _T = TypeVar("_T")
-
-
-class Found(NamedTuple):
-    """
-    The brokers' answers.
-
-    Attributes:
-        own: limits of the service's own topics by name, for those that this process may write to.
-    """
-
-    partitions: int
-    own: dict[str, Target]
 
 
 async def tried(ask: Callable[[], Awaitable[_T]], stop: asyncio.Event, *, gives_up: bool) -> _T | None:
@@ -64,22 +52,19 @@ async def tried(ask: Callable[[], Awaitable[_T]], stop: asyncio.Event, *, gives_
 
 
 async def connected(kafka: Kafka, stack: AsyncExitStack) -> Cluster:
-    """
-    Return a cluster. *stack* will close it.
-
-    Raises:
-        BrokerError: no broker answers.
-    """
+    """Return a cluster. *stack* will close it."""
     async with answering(kafka):
         return await stack.enter_async_context(Cluster.open(kafka))
 
 
-async def find_out(settings: WorkerSettings, cluster: Cluster, lookup: TopicLookup) -> Found:
+async def find_out(settings: WorkerSettings, cluster: Cluster, lookup: TopicLookup) -> tuple[int, dict[str, Target]]:
     """
     Look up the service's topics. *cluster* knows them afterwards.
 
+    Returns:
+        The number of partitions, and the limits of the service's own topics that this process may write to, by name.
+
     Raises:
-        BrokerError: the brokers do not answer.
         TopicsError: topics are missing, cannot be written to, or do not fit each other.
     """
     topics = Topics.of(settings.topic_prefix)
@@ -92,7 +77,7 @@ async def find_out(settings: WorkerSettings, cluster: Cluster, lookup: TopicLook
     for name in (topics.requests, topics.rejected, topics.replies):
         if not isinstance(verdicts[name], Target):
             raise TopicsError(f"topic {name} cannot be written to: {verdicts[name]}")
-    return Found(partitions, {name: target for name, target in verdicts.items() if isinstance(target, Target)})
+    return partitions, {name: target for name, target in verdicts.items() if isinstance(target, Target)}
 
 
 def served_partitions(found: Mapping[str, int], topics: Topics, sealed_with: int, wanted: int) -> int:

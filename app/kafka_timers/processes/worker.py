@@ -11,27 +11,27 @@ import dataclasses
 import fcntl
 import gc
 import logging
-import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import faust
 import uvloop
 from aiokafka.errors import KafkaError
 
 from kafka_timers.adapters import door_topics
-from kafka_timers.adapters.added import AddedPartitions
 from kafka_timers.adapters.passing import DoorSettings
-from kafka_timers.adapters.reader import AdapterReader
+from kafka_timers.adapters.reader import ADDED, AdapterReader
 from kafka_timers.broker.bounds import LogBounds
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.fetching import Fetcher
+from kafka_timers.broker.reading import TopicLog
 from kafka_timers.broker.seals import SealLog
-from kafka_timers.broker.topics import examine
+from kafka_timers.broker.topics import answering, examine
 from kafka_timers.clock import Clock, HostClock
 from kafka_timers.core.callbacks import Target
 from kafka_timers.core.tick_clock import TickRead, tick_second
@@ -39,7 +39,7 @@ from kafka_timers.core.wire import FORMAT, Topics, number_in
 from kafka_timers.errors import BrokerError, SettingsError, WorkerError
 from kafka_timers.planner.plan_metrics import PlannerMetrics
 from kafka_timers.planner.planner import SchedulePlanner
-from kafka_timers.processes.start import Found, connected, find_out, tried
+from kafka_timers.processes.start import connected, find_out, tried
 from kafka_timers.processes.supervisor import keep_member_id, run_all
 from kafka_timers.runtime.log_reader import LogReader
 from kafka_timers.runtime.metrics import WorkerMetrics
@@ -47,10 +47,11 @@ from kafka_timers.runtime.outlet import Outlet
 from kafka_timers.runtime.priority import PriorityGate
 from kafka_timers.runtime.probes import Probes
 from kafka_timers.runtime.targets import TopicLookup
-from kafka_timers.runtime.tasks import cancel
+from kafka_timers.runtime.tasks import cancel, stop_asked
 from kafka_timers.runtime.ticked_clock import TickedClock
 from kafka_timers.runtime.ticks import TickReader
 from kafka_timers.settings import WorkerSettings
+from kafka_timers.worker import alone
 from kafka_timers.worker.end_offsets import EndOffsets
 from kafka_timers.worker.held import Held
 from kafka_timers.worker.lake_watch import watch_lake
@@ -71,6 +72,8 @@ log = logging.getLogger(__name__)
 # Time for a second's transaction to end when the partition is to be given up.
 _HAND_OVER_S = 2.0
 _LEAVE_S = 5.0
+# Time to open the stores of all partitions, if their log has a gap.
+_LOOK_FOR_S = 60.0
 _HOUSEKEEPING_S = 0.5
 _WATCH_LOGS_S = 5.0
 _WATCH_OTHERS_S = 5.0
@@ -134,10 +137,10 @@ class Worker:
             found = await tried(partial(find_out, self._settings, cluster, topics), stop, gives_up=True)
             if found is None:
                 return
-            self.metrics.partitions.set(found.partitions)
-            self._ports = ports = self._connect(cluster, topics, found, stack)
+            self._ports = ports = self._connect(cluster, topics, *found, stack)
+            self.metrics.partitions.set(ports.partitions)
             self._questions = Questions(
-                self._held, found.partitions, ports.gate, lambda: self._ticked_s or 0.0, self._clock
+                self._held, ports.partitions, ports.gate, lambda: self._ticked_s or 0.0, self._clock
             )
             self._ticks = ticks = TickReader(cluster, self._topics.oscillator, self._on_tick)
             # Doors and planner need the time, whether or not this worker owns a partition.
@@ -166,6 +169,12 @@ class Worker:
             ends = [asyncio.create_task(wait) for wait in (stop.wait(), self._ended.wait())]
             done, _ = await asyncio.wait([*ends, *tasks, membership], return_when=asyncio.FIRST_COMPLETED)
             await cancel(ends)
+            for number, owner in self._owners.items():
+                if held := owner.held_alone:
+                    log.warning(
+                        "partition %d: keep the disk of %s: %d timers wait there alone, and would be lost with it",
+                        *(number, Path(self._settings.data_dir) / str(number), held),
+                    )
             await self._on_revoked(set(self._owners))
             for task in done.difference(ends):
                 task.result()
@@ -184,7 +193,11 @@ class Worker:
                 await _leave(app)
 
     async def _started(self, ports: Ports) -> faust.App:
+        async with answering(self._settings.kafka, timeout_s=_LOOK_FOR_S):
+            await alone.look_for(ports, [number for number in ports.stores.numbers if number < ports.partitions])
         app = make_app(self._settings, ports.partitions, ports.name, self._on_assigned, self._on_revoked, self._give_up)
+        assignor: Any = app.assignor
+        assignor.alone = ports.stores.alone
         try:
             await app.start()
         except BaseException as error:
@@ -272,7 +285,9 @@ class Worker:
 
     # --- start -------------------------------------------------------------------------------------------------------
 
-    def _connect(self, cluster: Cluster, lookup: TopicLookup, found: Found, stack: AsyncExitStack) -> Ports:
+    def _connect(
+        self, cluster: Cluster, lookup: TopicLookup, partitions: int, own: Mapping[str, Target], stack: AsyncExitStack
+    ) -> Ports:
         settings, topics = self._settings, self._topics
         gate = PriorityGate()
         reader = LogReader(Fetcher(cluster, topics.requests, "requests"), gate)
@@ -280,22 +295,22 @@ class Worker:
         ends = EndOffsets(bounds, cluster, topics.requests, lambda: reader.numbers, self._clock)
         stack.callback(ends.close)
         # The number of served partitions decides the partition of an id.
-        home = dataclasses.replace(found.own[topics.requests], partitions=found.partitions)
-        replies = KafkaReplies(cluster, (topics.replies, found.own[topics.replies]), lookup, self.metrics, self._clock)
+        home = dataclasses.replace(own[topics.requests], partitions=partitions)
+        replies = KafkaReplies(cluster, topics.replies, lookup, self.metrics, self._clock)
         stack.push_async_callback(replies.stop)
         return Ports(
             settings=settings,
             names=topics,
-            partitions=found.partitions,
+            partitions=partitions,
             reader=reader,
             bounds=bounds,
             ends=ends,
-            log_id=lambda: cluster.topic_id(topics.requests),
+            log=TopicLog(cluster, topics.requests),
             seals=SealLog(cluster, topics.sealed),
             new_sender=lambda number: KafkaSender(settings, cluster, number, topics),
             stores=StoreFolders(Path(settings.data_dir), f"{cluster.id}/{topics.requests}", settings.horizon_s),
             callback_topics=lookup,
-            outlet=Outlet(topics.requests, home, topics.rejected, found.own[topics.rejected]),
+            outlet=Outlet(topics.requests, home, topics.rejected, own[topics.rejected]),
             history=history_of(settings),
             replies=replies,
             budget=ByteBudget(settings.arm_bytes),
@@ -316,14 +331,10 @@ class Worker:
         self._ended.set()
 
     def _doors(self, ports: Ports) -> list[AdapterReader]:
-        named = door_topics(self._settings.door)
-        if not named:
-            return []
+        settings = door_settings(self._settings)
         return [
-            AdapterReader(
-                door_settings(self._settings), name, topic, ports.outlet, ports.gate, self.metrics, self._clock
-            )
-            for name, topic in named
+            AdapterReader(settings, name, topic, ports.outlet, ports.gate, self.metrics, self._clock)
+            for name, topic in door_topics(self._settings.door)
         ]
 
     async def _ticked(self, door: AdapterReader) -> None:
@@ -333,6 +344,7 @@ class Worker:
         await door.run()
 
     async def _keep_house(self, lookup: TopicLookup, stores: StoreFolders) -> None:
+        known: dict[str, str] = {}
         while True:
             await asyncio.sleep(_HOUSEKEEPING_S)
             for owner in self._owners.values():
@@ -340,14 +352,18 @@ class Worker:
             self.metrics.store_free_bytes.set(stores.free_bytes(self._owners))
             with _logged("callback topics could not be looked up"):
                 await lookup.refresh()
+            unavailable = lookup.unavailable()
+            self.metrics.unavailable_topics.set(len(unavailable))
+            for topic, words in unavailable.items():
+                if topic not in known:
+                    log.warning("topic %s takes no callbacks, which are sent later: %s", topic, words)
+            known = unavailable
 
     async def _watch_logs(self, ports: Ports) -> None:
         while True:
             await asyncio.sleep(_WATCH_LOGS_S)
             with _logged("the start of the request log could not be read"):
-                starts = await ports.bounds.starts(list(self._owners))
-                for owner in self._owners.values():
-                    owner.watch_log(starts.get(owner.number, 0))
+                await alone.watch(ports, self._owners)
 
     async def _watch_others(self, ports: Ports, cluster: Cluster) -> None:
         unowned = Unowned(cluster, self._topics.sealed, self._settings.seal_every_s, self.metrics, self._clock)
@@ -378,9 +394,10 @@ class Worker:
         await self._has_added.wait()
         # Nothing is sent to the topic itself.
         outlet = dataclasses.replace(ports.outlet, requests_take=ports.outlet.rejected_takes)
-        settings, topic = door_settings(self._settings), outlet.requests
-        added = AddedPartitions(settings, topic, ports.partitions, outlet, ports.gate, self.metrics, self._clock)
-        await added.run()
+        settings, metrics = door_settings(self._settings), self.metrics
+        await AdapterReader(
+            settings, ADDED, outlet.requests, outlet, ports.gate, metrics, self._clock, ports.partitions
+        ).run()
 
 
 def run(settings: WorkerSettings) -> int:
@@ -392,9 +409,7 @@ def run(settings: WorkerSettings) -> int:
     """
 
     async def main() -> int:
-        stop = asyncio.Event()
-        for signum in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(signum, stop.set)
+        stop = stop_asked()
         if settings.processes > 1:
             return await run_all(settings, stop)
         await Worker(settings).run(stop)
@@ -445,10 +460,10 @@ async def _leave(app: faust.App) -> None:
 
 @contextmanager
 def _logged(what: str) -> Iterator[None]:
-    """Log an error of Kafka's client and continue; the caller tries again."""
+    """Log that brokers do not answer, and continue; the caller tries again."""
     try:
         yield
-    except KafkaError as error:
+    except (KafkaError, BrokerError) as error:
         log.warning("%s: %s", what, error)
 
 

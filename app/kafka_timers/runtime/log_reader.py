@@ -7,10 +7,10 @@ schedule timers inside a transaction of its own.
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import Protocol
+from typing import Protocol, Self
 
 from aiokafka.errors import KafkaError, StaleMetadata
 
@@ -52,13 +52,48 @@ class _Feed(Protocol):
     @property
     def partition(self) -> _Place: ...
 
-    async def ready(self) -> None: ...
+    async def ready(self, epoch: int) -> None: ...
 
     def ingest(self, records: Sequence[Record], position: int) -> None: ...
 
     def blocked(self, stable: int, end: int) -> None: ...
 
     def fail(self, error: Exception) -> None: ...
+
+
+class SimpleFeed:
+    """
+    Takes records at once and in order: those of partition *number* from *position* on.
+
+    Args:
+        take: called with records, and once `position` is behind them.
+        fail: called when the partition cannot be read any more.
+    """
+
+    awaited = 0
+
+    def __init__(
+        self, number: int, position: int, take: Callable[[Sequence[Record]], None], fail: Callable[[Exception], None]
+    ) -> None:
+        self.number, self.position = number, position
+        self.fail = fail
+        self._take = take
+
+    @property
+    def partition(self) -> Self:
+        """This object: it has the number and the position too."""
+        return self
+
+    async def ready(self, epoch: int) -> None:
+        """Return at once."""
+
+    def ingest(self, records: Sequence[Record], position: int) -> None:
+        """Hand *records* on."""
+        self.position = position
+        self._take(records)
+
+    def blocked(self, stable: int, end: int) -> None:
+        """Do nothing: no caller waits for records that a transaction holds back."""
 
 
 class LogReader:
@@ -188,7 +223,7 @@ class LogReader:
         try:
             while more:
                 await self._gate.over(unless=self._is_awaited)
-                await feed.ready()
+                await feed.ready(fetched.epoch)
                 if self._feeds.get(feed.partition.number) is not feed:
                     break
                 records = list(islice(fetched.records, _RECORDS_MAX))

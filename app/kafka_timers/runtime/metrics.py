@@ -64,8 +64,8 @@ class WorkerMetrics:
             self._gauges.append(Gauge(f"kafka_timers_{name}", help, ("partition",), registry=registry))
             return self._gauges[-1]
 
-        def single(name: str, help: str) -> Gauge:
-            return Gauge(f"kafka_timers_{name}", help, registry=registry)
+        def single(name: str, help: str, *labels: str) -> Gauge:
+            return Gauge(f"kafka_timers_{name}", help, labels, registry=registry)
 
         def histogram(name: str, help: str, *stages: str) -> BulkHistogram:
             return BulkHistogram(f"kafka_timers_{name}", help, registry, stages)
@@ -136,11 +136,11 @@ class WorkerMetrics:
         )
         self._callers = counter("door_callers", "countdowns, by caller", "caller")
         self._known_callers: set[str] = set()
-        self.door_lag = Gauge(
-            "kafka_timers_door_lag_records",
-            "records on the topic of a door that are not read yet",
-            ("door", "topic"),
-            registry=registry,
+        self.door_lag = single(
+            "door_lag_records", "records on the topic of a door that are not read yet", "door", "topic"
+        )
+        self.unavailable_topics = single(
+            "unavailable_topics", "callback topics with partitions that lack a leader or replicas in sync"
         )
         self.log_gap = gauge("request_log_gap", "1 when the request log starts above the oldest pending request")
 

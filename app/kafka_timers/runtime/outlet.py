@@ -1,6 +1,6 @@
 """Where workers, doors and planners write: the topics for requests and refused records, and their transactional ids."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kafka_timers.core.callbacks import Target
 from kafka_timers.core.wire import instance_name
@@ -27,10 +27,14 @@ class Outlet:
         return min(BATCH_BYTES, self.requests_take.batch_bytes_max, self.rejected_takes.batch_bytes_max)
 
     async def renew(self, lookup: TopicLookup) -> None:
-        """Look the topic for refused records up again: one that has smaller limits now would refuse for ever."""
-        takes = (await lookup.look_up([self.rejected]))[self.rejected]
+        """Look the limits of both topics up again: one that has smaller ones now would refuse for ever."""
+        found = await lookup.look_up([self.requests, self.rejected])
+        takes, rejected_takes = found[self.requests], found[self.rejected]
         if isinstance(takes, Target):
-            self.rejected_takes = takes
+            # The number of served partitions is fixed for life.
+            self.requests_take = replace(takes, partitions=self.requests_take.partitions)
+        if isinstance(rejected_takes, Target):
+            self.rejected_takes = rejected_takes
 
 
 def transactional_id(prefix: str, reader: str, topic: str, partition: int) -> str:

@@ -20,10 +20,16 @@ _CUT_BYTES = len(_CUT_HEADER) + 2 * HEADER_OVERHEAD_BYTES
 
 
 def refused_records(
-    reason: str, source: str, number: int, records: Sequence[Rejected], words: str = ""
+    reason: str, source: str, number: int, records: Sequence[Rejected], words: str = "", again: bytes = b""
 ) -> Iterator[Refused]:
-    """Yield each of *records* as a rejected record: unchanged, or as the record from which a door made it."""
+    """
+    Yield each of *records* as a rejected record: unchanged, or as the record from which a door made it.
+
+    Args:
+        again: key of the request that takes the place of each; empty if none does.
+    """
     said: Headers = [(REJECT_PREFIX + "words", words.encode()[:_WORDS_BYTES_MAX])] if words else []
+    said += [(REJECT_PREFIX + "again", again)] if again else []
     all_about = reject_headers(reason, source, number, [offset for offset, _, _ in records])
     for about, (offset, key, value) in zip(all_about, records, strict=True):
         written = as_written(reason, f"{number}:{offset}", key, value)

@@ -1,8 +1,17 @@
 """Starts and ends asyncio tasks, none of which may end unnoticed."""
 
 import asyncio
+import signal
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
+
+
+def stop_asked() -> asyncio.Event:
+    """Return an event that SIGTERM and SIGINT set."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    return stop
 
 
 async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:

@@ -34,7 +34,7 @@ class TickedClock:
         # By partition, when its last tick was read, and the seconds by which its leader is ahead of elapsed time then.
         self._told: dict[int, tuple[float, float]] = {}
         self._ahead_s = 0.0
-        self._agreed_s: float | None = None
+        self._differs_since_s: float | None = None
         self._is_told = False
         self.ticked = asyncio.Event()
 
@@ -58,10 +58,12 @@ class TickedClock:
         self._ahead_s = median_low([ahead_s for at_s, ahead_s in self._told.values() if at_s > tick.read_s - _FRESH_S])
         self.ticked.set()
         off_s = self._host.wall_s() - self.wall_s()
-        # The first tick may be an old one, and some may be read late.
-        if self._agreed_s is None or abs(off_s) <= self._skew_s:
-            self._agreed_s, self._is_told = tick.read_s, False
-        elif not self._is_told and tick.read_s > self._agreed_s + _FRESH_S:
+        if abs(off_s) <= self._skew_s:
+            self._differs_since_s, self._is_told = None, False
+        elif self._differs_since_s is None:
+            # This tick may have been read late, as the first one, and those from before a broker was replaced.
+            self._differs_since_s = tick.read_s
+        elif not self._is_told and tick.read_s > self._differs_since_s + _FRESH_S:
             self._is_told = True
             side = "ahead of" if off_s > 0 else "behind"
             log.warning(

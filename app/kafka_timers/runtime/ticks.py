@@ -9,7 +9,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 
 from aiokafka.errors import KafkaError
@@ -18,7 +17,7 @@ from kafka_timers.broker.bounds import LogBounds
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.fetching import Fetcher
 from kafka_timers.core.wire import Record
-from kafka_timers.runtime.log_reader import LogReader
+from kafka_timers.runtime.log_reader import LogReader, SimpleFeed
 from kafka_timers.runtime.priority import PriorityGate
 from kafka_timers.runtime.tasks import cancel, until_one_ends
 
@@ -30,41 +29,6 @@ OnTick = Callable[[int, bytes | None, int, int], None]
 _RETRY_S = 0.5
 # There is one tick each second.
 _SILENT_S = 2.0
-
-
-@dataclass(slots=True)
-class _Place:
-    number: int
-    position: int
-
-
-class _Ticks:
-    awaited = 0
-
-    def __init__(
-        self, place: _Place, epoch: Callable[[], int], on_tick: OnTick, on_failure: Callable[[Exception], None]
-    ) -> None:
-        self.partition = place
-        self.heard_s = asyncio.get_running_loop().time()
-        self._epoch = epoch
-        self._on_tick = on_tick
-        self._on_failure = on_failure
-
-    async def ready(self) -> None:
-        """Return at once: ticks can always be taken."""
-
-    def ingest(self, records: Sequence[Record], position: int) -> None:
-        epoch = self._epoch()
-        for record in records:
-            self._on_tick(self.partition.number, record.key, record.timestamp, epoch)
-        self.partition.position = position
-        self.heard_s = asyncio.get_running_loop().time()
-
-    def blocked(self, stable: int, end: int) -> None:
-        """Do nothing: ticks are not sent in transactions."""
-
-    def fail(self, error: Exception) -> None:
-        self._on_failure(error)
 
 
 class TickReader:
@@ -84,7 +48,9 @@ class TickReader:
         self._reader = LogReader(Fetcher(cluster, topic, "ticks"), PriorityGate())
         self._on_tick = on_tick
         self._following: dict[int, asyncio.Task[None]] = {}
-        self._feeds: dict[int, _Ticks] = {}
+        self._feeds: dict[int, SimpleFeed] = {}
+        # When each feed has last had ticks, by the loop's clock.
+        self._heard_s: dict[int, float] = {}
 
     async def run(self) -> None:
         """Read until cancelled."""
@@ -100,7 +66,7 @@ class TickReader:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(_SILENT_S / 2)
-            if any(loop.time() - feed.heard_s > _SILENT_S for feed in self._feeds.values()):
+            if any(loop.time() - heard_s > _SILENT_S for heard_s in self._heard_s.values()):
                 with suppress(KafkaError):
                     await self._cluster.refresh()
 
@@ -119,6 +85,7 @@ class TickReader:
                 following.cancel()
             if feed := self._feeds.pop(number, None):
                 self._reader.remove(feed)
+                del self._heard_s[number]
 
     async def _follow(self, number: int, pause_s: float) -> None:
         await asyncio.sleep(pause_s)
@@ -130,14 +97,16 @@ class TickReader:
                 await asyncio.sleep(_RETRY_S)
             else:
                 break
-        feed = self._feeds[number] = _Ticks(
-            _Place(number, position), partial(self._epoch, number), self._on_tick, partial(self._failed, number)
-        )
+        self._heard_s[number] = asyncio.get_running_loop().time()
+        feed = SimpleFeed(number, position, partial(self._take, number), partial(self._failed, number))
+        self._feeds[number] = feed
         self._reader.add(feed)
 
-    def _epoch(self, number: int) -> int:
+    def _take(self, number: int, records: Sequence[Record]) -> None:
         leader = self._cluster.leader(self._topic, number)
-        return leader.epoch if leader else -1
+        for record in records:
+            self._on_tick(number, record.key, record.timestamp, leader.epoch if leader else -1)
+        self._heard_s[number] = asyncio.get_running_loop().time()
 
     def _failed(self, number: int, error: Exception) -> None:
         log.warning("%s partition %d: %s", self._topic, number, error)

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Future(_message.Message):
-    __slots__ = ("callBackTopic", "callBackKey", "callBack", "timerId", "token", "millis", "headers", "cancel", "replyTopic", "tombstoneTopic", "tombstoneKey", "tombstonePartition", "copy", "condition", "ifRequest", "callBackRecord", "forwarded", "source")
+    __slots__ = ("callBackTopic", "callBackKey", "callBack", "timerId", "token", "millis", "headers", "cancel", "replyTopic", "tombstoneTopic", "tombstoneKey", "tombstonePartition", "copy", "condition", "ifRequest", "callBackRecord", "forwarded", "source", "insteadOf")
     class Condition(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         CONDITION_UNSPECIFIED: _ClassVar[Future.Condition]
@@ -34,6 +34,7 @@ class Future(_message.Message):
     CALLBACKRECORD_FIELD_NUMBER: _ClassVar[int]
     FORWARDED_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
+    INSTEADOF_FIELD_NUMBER: _ClassVar[int]
     callBackTopic: str
     callBackKey: str
     callBack: bytes
@@ -52,7 +53,8 @@ class Future(_message.Message):
     callBackRecord: Callback
     forwarded: Forwarded
     source: Source
-    def __init__(self, callBackTopic: _Optional[str] = ..., callBackKey: _Optional[str] = ..., callBack: _Optional[bytes] = ..., timerId: _Optional[str] = ..., token: _Optional[str] = ..., millis: _Optional[int] = ..., headers: _Optional[_Iterable[_Union[Header, _Mapping]]] = ..., cancel: bool = ..., replyTopic: _Optional[str] = ..., tombstoneTopic: _Optional[str] = ..., tombstoneKey: _Optional[str] = ..., tombstonePartition: _Optional[int] = ..., copy: _Optional[_Union[Copy, _Mapping]] = ..., condition: _Optional[_Union[Future.Condition, str]] = ..., ifRequest: _Optional[str] = ..., callBackRecord: _Optional[_Union[Callback, _Mapping]] = ..., forwarded: _Optional[_Union[Forwarded, _Mapping]] = ..., source: _Optional[_Union[Source, _Mapping]] = ...) -> None: ...
+    insteadOf: InsteadOf
+    def __init__(self, callBackTopic: _Optional[str] = ..., callBackKey: _Optional[str] = ..., callBack: _Optional[bytes] = ..., timerId: _Optional[str] = ..., token: _Optional[str] = ..., millis: _Optional[int] = ..., headers: _Optional[_Iterable[_Union[Header, _Mapping]]] = ..., cancel: bool = ..., replyTopic: _Optional[str] = ..., tombstoneTopic: _Optional[str] = ..., tombstoneKey: _Optional[str] = ..., tombstonePartition: _Optional[int] = ..., copy: _Optional[_Union[Copy, _Mapping]] = ..., condition: _Optional[_Union[Future.Condition, str]] = ..., ifRequest: _Optional[str] = ..., callBackRecord: _Optional[_Union[Callback, _Mapping]] = ..., forwarded: _Optional[_Union[Forwarded, _Mapping]] = ..., source: _Optional[_Union[Source, _Mapping]] = ..., insteadOf: _Optional[_Union[InsteadOf, _Mapping]] = ...) -> None: ...
 
 class Forwarded(_message.Message):
     __slots__ = ("fromPartition", "fromOffset", "appendedMs")
@@ -63,6 +65,14 @@ class Forwarded(_message.Message):
     fromOffset: int
     appendedMs: int
     def __init__(self, fromPartition: _Optional[int] = ..., fromOffset: _Optional[int] = ..., appendedMs: _Optional[int] = ...) -> None: ...
+
+class InsteadOf(_message.Message):
+    __slots__ = ("request", "dueMs")
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    DUEMS_FIELD_NUMBER: _ClassVar[int]
+    request: str
+    dueMs: int
+    def __init__(self, request: _Optional[str] = ..., dueMs: _Optional[int] = ...) -> None: ...
 
 class Source(_message.Message):
     __slots__ = ("door", "topic", "partition", "offset", "key")

@@ -19,7 +19,7 @@ class Run(_message.Message):
     def __init__(self, requests: _Optional[_Iterable[_Union[Request, _Mapping]]] = ..., offsets: _Optional[_Iterable[int]] = ..., plain: bool = ..., named: bool = ...) -> None: ...
 
 class Request(_message.Message):
-    __slots__ = ("callBackTopic", "callBackKey", "callBack", "timerId", "token", "millis", "headers", "tombstoneTopic", "tombstoneKey", "tombstonePartition", "callBackRecord", "forwarded")
+    __slots__ = ("callBackTopic", "callBackKey", "callBack", "timerId", "token", "millis", "headers", "tombstoneTopic", "tombstoneKey", "tombstonePartition", "callBackRecord", "forwarded", "insteadOf")
     CALLBACKTOPIC_FIELD_NUMBER: _ClassVar[int]
     CALLBACKKEY_FIELD_NUMBER: _ClassVar[int]
     CALLBACK_FIELD_NUMBER: _ClassVar[int]
@@ -32,6 +32,7 @@ class Request(_message.Message):
     TOMBSTONEPARTITION_FIELD_NUMBER: _ClassVar[int]
     CALLBACKRECORD_FIELD_NUMBER: _ClassVar[int]
     FORWARDED_FIELD_NUMBER: _ClassVar[int]
+    INSTEADOF_FIELD_NUMBER: _ClassVar[int]
     callBackTopic: bytes
     callBackKey: bytes
     callBack: bytes
@@ -44,7 +45,8 @@ class Request(_message.Message):
     tombstonePartition: int
     callBackRecord: RawCallback
     forwarded: _future_pb2.Forwarded
-    def __init__(self, callBackTopic: _Optional[bytes] = ..., callBackKey: _Optional[bytes] = ..., callBack: _Optional[bytes] = ..., timerId: _Optional[bytes] = ..., token: _Optional[bytes] = ..., millis: _Optional[int] = ..., headers: _Optional[_Iterable[_Union[_future_pb2.Header, _Mapping]]] = ..., tombstoneTopic: _Optional[bytes] = ..., tombstoneKey: _Optional[bytes] = ..., tombstonePartition: _Optional[int] = ..., callBackRecord: _Optional[_Union[RawCallback, _Mapping]] = ..., forwarded: _Optional[_Union[_future_pb2.Forwarded, _Mapping]] = ...) -> None: ...
+    insteadOf: _future_pb2.InsteadOf
+    def __init__(self, callBackTopic: _Optional[bytes] = ..., callBackKey: _Optional[bytes] = ..., callBack: _Optional[bytes] = ..., timerId: _Optional[bytes] = ..., token: _Optional[bytes] = ..., millis: _Optional[int] = ..., headers: _Optional[_Iterable[_Union[_future_pb2.Header, _Mapping]]] = ..., tombstoneTopic: _Optional[bytes] = ..., tombstoneKey: _Optional[bytes] = ..., tombstonePartition: _Optional[int] = ..., callBackRecord: _Optional[_Union[RawCallback, _Mapping]] = ..., forwarded: _Optional[_Union[_future_pb2.Forwarded, _Mapping]] = ..., insteadOf: _Optional[_Union[_future_pb2.InsteadOf, _Mapping]] = ...) -> None: ...
 
 class RawCallback(_message.Message):
     __slots__ = ("topic", "key", "value", "partition", "partitionKey")
@@ -75,7 +77,7 @@ class Futures(_message.Message):
     def __init__(self, requests: _Optional[_Iterable[_Union[_future_pb2.Future, _Mapping]]] = ...) -> None: ...
 
 class Extras(_message.Message):
-    __slots__ = ("timerId", "token", "millis", "headers", "cancel", "replyTopic", "tombstoneTopic", "copy", "condition", "ifRequest", "callBackRecord", "forwarded")
+    __slots__ = ("timerId", "token", "millis", "headers", "cancel", "replyTopic", "tombstoneTopic", "copy", "condition", "ifRequest", "callBackRecord", "forwarded", "insteadOf")
     TIMERID_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     MILLIS_FIELD_NUMBER: _ClassVar[int]
@@ -88,6 +90,7 @@ class Extras(_message.Message):
     IFREQUEST_FIELD_NUMBER: _ClassVar[int]
     CALLBACKRECORD_FIELD_NUMBER: _ClassVar[int]
     FORWARDED_FIELD_NUMBER: _ClassVar[int]
+    INSTEADOF_FIELD_NUMBER: _ClassVar[int]
     timerId: bytes
     token: bytes
     millis: int
@@ -100,4 +103,5 @@ class Extras(_message.Message):
     ifRequest: bytes
     callBackRecord: bytes
     forwarded: bytes
-    def __init__(self, timerId: _Optional[bytes] = ..., token: _Optional[bytes] = ..., millis: _Optional[int] = ..., headers: _Optional[_Iterable[bytes]] = ..., cancel: bool = ..., replyTopic: _Optional[bytes] = ..., tombstoneTopic: _Optional[bytes] = ..., copy: _Optional[bytes] = ..., condition: _Optional[int] = ..., ifRequest: _Optional[bytes] = ..., callBackRecord: _Optional[bytes] = ..., forwarded: _Optional[bytes] = ...) -> None: ...
+    insteadOf: bytes
+    def __init__(self, timerId: _Optional[bytes] = ..., token: _Optional[bytes] = ..., millis: _Optional[int] = ..., headers: _Optional[_Iterable[bytes]] = ..., cancel: bool = ..., replyTopic: _Optional[bytes] = ..., tombstoneTopic: _Optional[bytes] = ..., copy: _Optional[bytes] = ..., condition: _Optional[int] = ..., ifRequest: _Optional[bytes] = ..., callBackRecord: _Optional[bytes] = ..., forwarded: _Optional[bytes] = ..., insteadOf: _Optional[bytes] = ...) -> None: ...

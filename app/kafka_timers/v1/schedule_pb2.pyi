@@ -91,7 +91,7 @@ class Instants(_message.Message):
     def __init__(self, at_ms: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Planned(_message.Message):
-    __slots__ = ("schedule", "planned_ms", "next_ms", "runs", "asked_ms", "dropped_ms", "cancelled_ms")
+    __slots__ = ("schedule", "planned_ms", "next_ms", "runs", "asked_ms", "dropped_ms", "cancelled_ms", "digest", "asked_jitter_ms", "dropped_jitter_ms")
     SCHEDULE_FIELD_NUMBER: _ClassVar[int]
     PLANNED_MS_FIELD_NUMBER: _ClassVar[int]
     NEXT_MS_FIELD_NUMBER: _ClassVar[int]
@@ -99,6 +99,9 @@ class Planned(_message.Message):
     ASKED_MS_FIELD_NUMBER: _ClassVar[int]
     DROPPED_MS_FIELD_NUMBER: _ClassVar[int]
     CANCELLED_MS_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    ASKED_JITTER_MS_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_JITTER_MS_FIELD_NUMBER: _ClassVar[int]
     schedule: int
     planned_ms: int
     next_ms: int
@@ -106,12 +109,17 @@ class Planned(_message.Message):
     asked_ms: _containers.RepeatedScalarFieldContainer[int]
     dropped_ms: _containers.RepeatedScalarFieldContainer[int]
     cancelled_ms: int
-    def __init__(self, schedule: _Optional[int] = ..., planned_ms: _Optional[int] = ..., next_ms: _Optional[int] = ..., runs: _Optional[int] = ..., asked_ms: _Optional[_Iterable[int]] = ..., dropped_ms: _Optional[_Iterable[int]] = ..., cancelled_ms: _Optional[int] = ...) -> None: ...
+    digest: int
+    asked_jitter_ms: _containers.RepeatedScalarFieldContainer[int]
+    dropped_jitter_ms: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, schedule: _Optional[int] = ..., planned_ms: _Optional[int] = ..., next_ms: _Optional[int] = ..., runs: _Optional[int] = ..., asked_ms: _Optional[_Iterable[int]] = ..., dropped_ms: _Optional[_Iterable[int]] = ..., cancelled_ms: _Optional[int] = ..., digest: _Optional[int] = ..., asked_jitter_ms: _Optional[_Iterable[int]] = ..., dropped_jitter_ms: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Planner(_message.Message):
-    __slots__ = ("name", "tzdata")
+    __slots__ = ("name", "tzdata", "schedules")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TZDATA_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULES_FIELD_NUMBER: _ClassVar[int]
     name: str
     tzdata: str
-    def __init__(self, name: _Optional[str] = ..., tzdata: _Optional[str] = ...) -> None: ...
+    schedules: bytes
+    def __init__(self, name: _Optional[str] = ..., tzdata: _Optional[str] = ..., schedules: _Optional[bytes] = ...) -> None: ...

@@ -1,19 +1,24 @@
 """
-The open batches of a slice, by topic, and the partition of each callback.
+The open batches of a slice, by topic, the partition of each callback, and the batches as a seal names them.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from kafka_timers.broker.batches import Batch
 from kafka_timers.clock import Clock
 from kafka_timers.core.callbacks import OVERHEAD_BYTES, Outgoing, Target, fits
 from kafka_timers.core.refused import Reason
 from kafka_timers.core.routing import hash_of
-from kafka_timers.core.wire import Request
+from kafka_timers.core.sums import hash_of_batches
+from kafka_timers.core.wire import Request, Sealed
 from kafka_timers.runtime.filling import BATCH_BYTES, Ready
 from kafka_timers.runtime.rejecting import Headers
-from kafka_timers.worker.sent import SentBatches
+
+# With more of them, a seal might exceed what a topic takes.
+_BATCHES_MAX = 1_000
 
 
 @dataclass(slots=True)
@@ -31,19 +36,6 @@ class Accumulator:
     fired: int = 0
 
 
-def partition_in(outgoing: Outgoing, partitions: int, otherwise: int) -> int:
-    """
-    Return the partition for *outgoing* on a topic that accepts it.
-
-    Raises:
-        LookupError: the topic has no such partition.
-    """
-    at = outgoing.at(partitions, otherwise)
-    if at is None:
-        raise LookupError(f"there is no partition {outgoing.partition}")
-    return at
-
-
 def place_in(outgoing: Outgoing, request: Request, size: int, target: Target, otherwise: int) -> int | Reason:
     """
     Return the partition of *outgoing*, or the reason why *target* refuses it. *size* is that of *request* in bytes.
@@ -53,6 +45,8 @@ def place_in(outgoing: Outgoing, request: Request, size: int, target: Target, ot
     if not fits(request, size, target):
         return Reason.TOO_LARGE
     at = outgoing.at(target.partitions, otherwise)
+    if at in target.unavailable:
+        return Reason.TOPIC_UNAVAILABLE
     return Reason.PARTITION_UNKNOWN if at is None else at
 
 
@@ -79,9 +73,6 @@ class OpenBatches:
     Args:
         callbacks: the topics of callbacks and tombstones.
         own: topics of the service. Their batches leave last, and no seal names them.
-
-    Attributes:
-        sent: the batches of callbacks and tombstones; all of them are there after `rest`.
     """
 
     def __init__(
@@ -92,13 +83,15 @@ class OpenBatches:
         callbacks: Mapping[bytes, Accumulator],
         own: Sequence[Accumulator],
     ) -> None:
-        self.sent = SentBatches()
         self._new_batch = new_batch
         self._clock = clock
         self._not_before_ms = not_before_ms
         self._callbacks = callbacks
         self._own = own
         self._full: list[Ready] = []
+        # Of those that a seal names: partition, number of records and SHA-256, by topic.
+        self._sent: defaultdict[str, list[tuple[int, int, bytes]]] = defaultdict(list)
+        self._sent_count = 0
 
     def append(
         self, to: Accumulator, at: int, bytes_max: int, key: bytes | None, value: bytes | None, headers: Headers
@@ -118,7 +111,7 @@ class OpenBatches:
         if full is not None:
             self._full.append((full, to.topic, at))
             if not any(to is own for own in self._own):
-                self.sent.add(full, to.topic, at)
+                self._note(full, to.topic, at)
         # The first record fits at any size. The topic's limit was checked before.
         batch = to.batches[at] = self._new_batch()
         batch.append(timestamp=self._not_before_ms, key=key, value=value, headers=headers)
@@ -135,10 +128,24 @@ class OpenBatches:
             for at, batch in enumerate(to.batches):
                 if batch:
                     rest.append((batch, to.topic, at))
-                    self.sent.add(batch, to.topic, at)
+                    self._note(batch, to.topic, at)
         for to in self._own:
             rest += [(batch, to.topic, at) for at, batch in enumerate(to.batches) if batch]
         return self._dated(rest)
+
+    def tell(self, seal: Sealed) -> None:
+        """Write the batches of callbacks and tombstones into *seal*, after `rest`, unless they are too many."""
+        if self._sent_count > _BATCHES_MAX:
+            return
+        for topic, batches in sorted(self._sent.items()):
+            batches.sort(key=itemgetter(0))
+            partitions, records, digests = zip(*batches, strict=True)
+            seal.sent.add(topic=topic, partitions=partitions, records=records, sha256=hash_of_batches(digests))
+
+    def _note(self, batch: Batch, topic: str, partition: int) -> None:
+        self._sent_count += 1
+        if self._sent_count <= _BATCHES_MAX:
+            self._sent[topic].append((partition, batch.record_count(), batch.digest()))
 
     def _dated(self, batches: list[Ready]) -> list[Ready]:
         # They may have been built seconds ago, and receivers should see when they were sent.

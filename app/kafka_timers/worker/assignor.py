@@ -1,5 +1,6 @@
 """
-Makes Faust's group assign partitions by `placement`: each member reports its stores when it joins.
+Makes Faust's group assign partitions by `placement`: each member reports its stores when it joins, and which of them
+have requests that the log has lost.
 
 The members of a group serve one topic. A worker of another instance, which was given the same group by mistake, gets no
 partition, and learns with its assignment which topic the others serve.
@@ -14,7 +15,8 @@ import zlib
 from collections import Counter
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 from faust.assignor import PartitionAssignor
@@ -23,15 +25,23 @@ from faust.assignor.client_assignment import ClientAssignment, ClientMetadata
 from kafka_timers.broker.internals import topics_assigned
 from kafka_timers.core.wire import FORMAT
 from kafka_timers.worker.placement import Member, spread
+from kafka_timers.worker.stores import stores_in
 
 # A key beside the topics, in the numbers that Faust sends to all members. No topic name contains a space.
 _FORMAT_KEY = "format of seals"
+
+_T = TypeVar("_T")
 
 
 class StoreAssignor(PartitionAssignor):
     """
     Assigns the one topic that workers subscribe to. Stores are folders in Faust's data folder, named by partition.
+
+    Attributes:
+        alone: see `StoreFolders`, whose attribute it is.
     """
+
+    alone: Mapping[int, int] = MappingProxyType({})
 
     @property
     def name(self) -> str:
@@ -51,8 +61,9 @@ class StoreAssignor(PartitionAssignor):
     def metadata(self, topics: set[str]) -> ConsumerProtocolMemberMetadata:
         """Return the data that this member sends to the assigning member."""
         conf = self.app.conf
-        owns, stores = sorted(at.partition for at in self.assigned_actives()), _stores_in(Path(conf.datadir))
+        owns, stores = sorted(at.partition for at in self.assigned_actives()), stores_in(Path(conf.datadir))
         facts = {"url": str(conf.canonical_url), "owns": owns, "stores": stores, "format": FORMAT}
+        facts["alone"] = dict(self.alone)
         return ConsumerProtocolMemberMetadata(self.version, list(topics), json.dumps(facts).encode())
 
     def assign(
@@ -61,7 +72,7 @@ class StoreAssignor(PartitionAssignor):
         """Return the assignment of each member of the group, in the form that Faust reads in `on_assignment`."""
         facts = {name: json.loads(metadata.user_data) for name, metadata in member_metadata.items()}
         members = {
-            name: Member(frozenset(each["owns"]), {int(number): at for number, at in each["stores"].items()})
+            name: Member(frozenset(each["owns"]), _by_number(each["stores"]), _by_number(each["alone"]))
             for name, each in facts.items()
         }
         assigned = {name: ClientAssignment(actives={}, standbys={}) for name in members}
@@ -91,5 +102,5 @@ def _served(wanted: Mapping[str, str], members: Mapping[str, Member]) -> str:
     return max(owned, key=owned.__getitem__)
 
 
-def _stores_in(folder: Path) -> dict[str, float]:
-    return {path.name: path.stat().st_mtime for path in folder.iterdir() if path.name.isdecimal() and path.is_dir()}
+def _by_number(told: Mapping[str, _T]) -> dict[int, _T]:
+    return {int(number): each for number, each in told.items()}

@@ -18,12 +18,13 @@ from typing import NamedTuple
 from aiokafka.errors import KafkaError
 
 from kafka_timers.core import rows as batches
+from kafka_timers.core.brief import shortened
 from kafka_timers.core.changes import Changes, Row
 from kafka_timers.core.keys import first_key
 from kafka_timers.core.refused import Reason
 from kafka_timers.core.sums import hash_of_seal
 from kafka_timers.core.tick_clock import TickClock
-from kafka_timers.core.wire import Sealed
+from kafka_timers.core.wire import Sealed, is_brief, is_complete
 from kafka_timers.worker.faults import TopicsRefusedError
 from kafka_timers.worker.follower import Follower
 from kafka_timers.worker.outbox import Outbox
@@ -125,6 +126,7 @@ class Firing:
         self._size = size
         self._tick_clock = tick_clock
         self._previous = previous
+        self._whole: Sealed | None = None
         self._misses_history = False
         self._asked_for = 0
         self._opened_s = 0.0
@@ -134,6 +136,11 @@ class Firing:
         self._is_stopped = is_stopped
         self._prebuilt = PrebuiltSeconds()
         self._answered = 0
+
+    @property
+    def has_seals(self) -> bool:
+        """Whether the partition has a seal."""
+        return bool(self._previous)
 
     @property
     def prebuilt(self) -> int:
@@ -246,16 +253,7 @@ class Firing:
         return _OpenScan(*partition.keys_left(), scan.end_ms, scan.snapshot)
 
     async def _fire_slice(self, scan: _OpenScan) -> None:
-        try:
-            # After the transaction's timeout the broker would abort it anyway.
-            async with asyncio.timeout(self._ports.settings.transaction_timeout_s * 0.8):
-                committed = await self._send_and_commit(scan)
-        except TimeoutError as error:
-            self._size.shrink()
-            raise KafkaError(
-                f"the callbacks of a slice were not taken in time ({self._sender.trouble or 'there are many'}); "
-                f"slices have {self._size.rows} callbacks, {self._size.bytes >> 10} KiB at most now"
-            ) from error
+        committed = await self._send_and_commit(scan)
         self._drop(scan, committed)
         self._size.grow()
         self.fired_at_s = self._ports.clock.elapsed_s()
@@ -268,21 +266,29 @@ class Firing:
         A topic counts as refusing after its second refusal, in a transaction that failed for that reason alone. Its
         callbacks are then rejected in the transaction that commits the others. Each refusal makes us look the topic up
         again. If the topic is there although its leader does not know it, the leader is believed after two seconds.
+
+        Partitions that are unavailable for long are set aside at once, since no transaction with them ends.
         """
         topics, clock, since_s = self._ports.callback_topics, self._ports.clock, dict[str, float]()
         while True:
             try:
-                return await self._commit(await self._send(scan))
+                # After the transaction's timeout the broker would abort it anyway.
+                async with asyncio.timeout(self._ports.settings.transaction_timeout_s * 0.8):
+                    return await self._commit(await self._send(scan))
+            except TimeoutError as error:
+                self._size.shrink()
+                raise KafkaError(
+                    f"the callbacks of a slice were not taken in time ({self._sender.trouble or 'there are many'}); "
+                    f"slices have {self._size.rows} callbacks, {self._size.bytes >> 10} KiB at most now"
+                ) from error
             except TopicsRefusedError as error:
-                refusals = error.reasons
-            log.warning(
-                "partition %d: sent again, since topics do not take theirs: %s",
-                *(self._number, "; ".join(f"{topic}: {words}" for topic, (_, words) in refusals.items())),
-            )
-            await self._sender.abort()
+                refusals, unavailable = error.reasons, error.unavailable
+                log.warning("partition %d: sent again, since topics do not take theirs: %s", self._number, error)
+            await self._sender.abort(ends=not unavailable)
             self._prebuilt.release()
             # The topic may have changed since it was looked up.
             topics.doubt()
+            topics.set_aside(unavailable)
             now_s = clock.elapsed_s()
             for topic, (reason, words) in refusals.items():
                 is_unheard_of = reason is Reason.TOPIC_UNKNOWN and now_s < since_s.get(topic, now_s) + _UNHEARD_S
@@ -312,11 +318,13 @@ class Firing:
         seal.lateness_p99_ms = slice_.lateness_ms(0.99)
         seal.lateness_max_ms = slice_.lateness_ms(1)
         seal.worker, seal.queries, seal.previous = ports.name, ports.queries, self._previous
-        if ports.settings.guarantee == "exactly-once":
-            slice_.sent.tell(seal)
-        seal.partitions = ports.partitions
+        seal.partitions, seal.retired[:] = ports.partitions, sender.retired
         for letter in await self._outbox.unsent():
             seal.unsent.add(topic=letter.topic, key=letter.key, reply=letter.value)
+        if ports.settings.guarantee == "exactly-once":
+            slice_.tell(seal)
+            # Otherwise it might come to lie behind a whole seal of another owner.
+            seal = shortened(seal, self._whole)
         has_rows = bool(len(slice_) or cancelled or superseded)
         self._took_s["build"] = ports.clock.elapsed_s() - began_s
         return _Sent(slice_, seal, drop_before if has_rows else None, answered)
@@ -329,6 +337,8 @@ class Firing:
 
         await self._sender.commit(sent.seal, on_taken)
         self._previous = hash_of_seal(sent.seal.SerializeToString())
+        if is_complete(sent.seal) and not is_brief(sent.seal):
+            self._whole = sent.seal
         took_s, self._took_s = self._took_s, {}
         if sent.seal.fired:
             took_s["commit"] = clock.elapsed_s() - began_s - took_s["acknowledge"]

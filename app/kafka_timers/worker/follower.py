@@ -13,17 +13,19 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 
 from kafka_timers.clock import Clock
 from kafka_timers.core.accepting import Accepted, accept
 from kafka_timers.core.changes import Changes
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.reconcile import reconcile, unreconciled
+from kafka_timers.core.takeover import may_wait_below
 from kafka_timers.core.wire import Record, Sealed
 from kafka_timers.runtime.metrics import WorkerMetrics
 from kafka_timers.runtime.targets import TopicLookup
-from kafka_timers.worker.faults import Fault, FaultError, RequestLogError, StoreBehindError
+from kafka_timers.worker.faults import Fault, FaultError, LogCutError, LogGapError, StoreBehindError
 from kafka_timers.worker.store import TimerStore
 from kafka_timers.worker.stores import StoreFolders
 
@@ -34,6 +36,10 @@ _BEHIND_S, _BEHIND_MAX_S = 0.01, 10.0
 
 # Called with changes from reading, after they were written.
 OnRead = Callable[[Changes], None]
+# Returns the offset below which the log has what it had under a leader epoch, see `LogBounds.kept`.
+Kept = Callable[[int], Awaitable[int]]
+# Tells whether the log is another one than that of an id or mark, see `TopicLog.is_other`.
+IsOther = Callable[[bytes], Awaitable[bool]]
 
 
 class Follower:
@@ -46,7 +52,6 @@ class Follower:
     Attributes:
         awaited: the offset that a caller of `reach` waits for.
         read_at_s: time of the last read on the monotonic clock, in seconds.
-        has_gap: True if pending requests had left the log before they could be read.
     """
 
     def __init__(
@@ -59,12 +64,13 @@ class Follower:
         topics: TopicLookup,
         metrics: WorkerMetrics,
         clock: Clock,
+        kept: Kept,
+        is_other: IsOther,
         on_read: OnRead,
     ) -> None:
         self.partition = partition
         self.awaited = 0
         self.read_at_s = -math.inf
-        self.has_gap = False
         self._number = partition.number
         self._partitions = partitions
         self._topic = topic
@@ -72,6 +78,8 @@ class Follower:
         self._topics = topics
         self._metrics = metrics
         self._clock = clock
+        self._kept = kept
+        self._is_other = is_other
         self._on_read = on_read
         self._store: TimerStore | None = None
         self._fault: Fault | None = None
@@ -86,7 +94,16 @@ class Follower:
 
     # --- opening and closing it --------------------------------------------------------------------------------------
 
-    def open(self, seals: Sequence[Sealed], start: int, end: int, read_from: int | None) -> bool:
+    async def open(
+        self,
+        seals: Sequence[Sealed],
+        start: int,
+        end: int,
+        read_from: int | None,
+        *,
+        log_id: bytes = b"",
+        loses: bool = True,
+    ) -> bool:
         """
         Open the store and bring it in line with the *seals*, or empty it. Then feed the log from `position` on.
 
@@ -94,27 +111,48 @@ class Follower:
             end: the offset after the log's last committed request.
             read_from: the offset to read the log from, regardless of the store; None to continue from the store's
                 position.
+            log_id: id or mark of the log.
+            loses: whether to go on without requests that have left the log and that this store does not have.
 
         Returns:
             True if the store's contents were kept.
 
         Raises:
-            RequestLogError: the seals do not belong to this log.
+            LogCutError: the seals do not belong to this log.
+            LogGapError: requests have left the log; nothing has changed.
             NewerFormatError: a later version has written the seals or the store.
-            Exception: RocksDB cannot open or write the store.
         """
         number, partition = self._number, self.partition
-        self._store = store = self._stores.open(number, partition.log)
+        self._store = store = self._stores.open(number)
         local = store.head()
+        if local and await self._is_other(local.log):
+            local = None
         if local and local.position > end:
             log.warning("partition %d: the store has read up to %d, the log ends at %d", number, local.position, end)
             local = None
+        if local and read_from is not None and number in self._stores.alone:
+            # The log has not all that the store has. So a copy is judged by the store, though it may lack a cancel.
+            local, read_from = replace(local, known_from=0), None
         if read_from is not None:
             local, read_from = None, max(read_from, start)
         keep = partition.acquire(
-            seals, local, ignored=store.ignored() if local else {}, log_start=start, read_from=read_from
+            seals,
+            local,
+            ignored=store.ignored() if local else {},
+            log_start=start,
+            read_from=read_from,
+            log=log_id,
         )
-        self._check_log(start, end)
+        self._check_log(end)
+        if start > partition.position and may_wait_below(seals, start):
+            if not loses:
+                raise LogGapError(self._topic, number, partition.position, start)
+            partition.lost = range(partition.position, start)
+            log.error(
+                "partition %d: the timers that wait at offsets %d to %d of %s are lost, since it starts at %d: its "
+                "retention is too short",
+                *(number, partition.position, start - 1, self._topic, start),
+            )
         if local and keep:
             partition.restore(store.counts())
             before = unreconciled(partition, local)
@@ -124,21 +162,14 @@ class Follower:
         elif not store.is_new:
             store.close()
             self._stores.destroy(number)
-            self._store = self._stores.open(number, partition.log)
+            self._store = self._stores.open(number)
         self.write(partition.read(max(partition.position, start)))
         return bool(local and keep)
 
-    def _check_log(self, start: int, end: int) -> None:
-        """Check that the request log, which has *start* to *end*, still has everything that must be read."""
-        partition = self.partition
-        if partition.must_read_to > end:
-            raise RequestLogError(self._topic, self._number, end, partition.must_read_to)
-        self.has_gap = start > partition.position
-        if self.has_gap:
-            log.error(
-                "partition %d: requests from offset %d on are pending, but %s starts at %d: its retention is too short",
-                *(self._number, partition.position, self._topic, start),
-            )
+    def _check_log(self, end: int) -> None:
+        """Check that the request log, which ends at *end*, still has all that has fired."""
+        if self.partition.must_read_to > end:
+            raise LogCutError(self._topic, self._number, end, self.partition.must_read_to, has_fired=True)
 
     async def close(self) -> None:
         """Close the store. Once this returns or is cancelled, its folder may be opened again."""
@@ -154,12 +185,7 @@ class Follower:
         return self._store
 
     def write(self, changes: Changes) -> None:
-        """
-        Apply *changes* to the store, then to the state.
-
-        Raises:
-            Exception: RocksDB refused them; nothing has changed.
-        """
+        """Apply *changes* to the store, then to the state."""
         self.store.write(changes)
         self.partition.apply(changes)
 
@@ -170,14 +196,23 @@ class Follower:
         """The offset up to which records have arrived, held back records included."""
         return self._held[-1][1] if self._held else self.partition.position
 
-    async def ready(self) -> None:
+    async def ready(self, epoch: int) -> None:
         """
-        Wait until records may be fed: at once, unless they arrive faster than the store's disk can take them.
+        Wait until records may be fed that were read under a leader *epoch*, or -1 if it is not known.
+
+        That is at once, unless they arrive faster than the store's disk can take them, or their leader is another one
+        than before.
 
         Raises:
+            LogCutError: this leader lacks records that have been fed.
             DiskFullError: the disk is full.
             StoreBehindError: the disk has taken nothing for too long.
         """
+        if epoch > self.partition.head.leader_epoch:
+            kept_to = await self._kept(self.partition.head.leader_epoch)
+            if kept_to < self.read_up_to:
+                raise LogCutError(self._topic, self._number, kept_to, self.read_up_to, has_fired=False)
+            self.partition.led(epoch)
         deadline_s = self._clock.elapsed_s() + _BEHIND_MAX_S
         while self._store and self._store.is_behind:
             if self._clock.elapsed_s() >= deadline_s:
@@ -193,7 +228,6 @@ class Follower:
         Raises:
             FaultError: there was a fault before.
             DiskFullError: the disk of the store is full.
-            Exception: RocksDB refused the records.
         """
         # After a fault there may be a gap between the written records and the next ones.
         self.check()

@@ -25,19 +25,20 @@ from kafka_timers.core.changes import Changes
 from kafka_timers.core.decisions import true_by_now
 from kafka_timers.core.hour import SLACK_MS
 from kafka_timers.core.keys import FIRST_MS
-from kafka_timers.core.log_identity import is_other_log
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.tick_clock import TickClock, TickRead
 from kafka_timers.core.versions import Letter
 from kafka_timers.core.wire import Sealed, partitions_in
 from kafka_timers.errors import TopicsError
 from kafka_timers.runtime.tasks import cancel, watched
-from kafka_timers.worker.faults import REACTIONS, Fault, FencedError, Kind, OtherLogError, RequestLogError
+from kafka_timers.worker import alone
+from kafka_timers.worker.faults import REACTIONS, WAIT_FOR_STORES_S, Fault, FencedError, Kind, LogGapError
 from kafka_timers.worker.firing import Firing, SliceSize
 from kafka_timers.worker.follower import Follower
 from kafka_timers.worker.held import Held
 from kafka_timers.worker.outbox import Outbox
 from kafka_timers.worker.overdue import LIMIT_S, Overdue, oldest_due
+from kafka_timers.worker.own_log import OwnLog
 from kafka_timers.worker.sender import Barrier, KafkaSender
 from kafka_timers.worker.shared import Ports
 from kafka_timers.worker.stores import StoreFolders
@@ -46,8 +47,6 @@ log = logging.getLogger(__name__)
 
 _FORGET_EVERY_S = 1.0
 _LEAST_WAIT_S = 1e-6
-# Pauses in the search for a leader of the request log that has all requests which were fired from it.
-_LOOKS_S = (0.0, 0.1, 0.5, 1.0, 1.0)
 
 
 class _Fenced(NamedTuple):
@@ -83,12 +82,9 @@ class Owner:
         # The offset to read the log from, if a copy of a far request has asked for it.
         self._read_from: int | None = None
         self._chores: list[asyncio.Task[None]] = []
-        # True if pending requests have left the log since the takeover.
-        self._unrestorable = False
         self._failures = 0
         self.stands: Kind | None = None
-        # Kafka's id of the request log, at the takeover.
-        self._log_id = b""
+        self._own_log = OwnLog(number, ports)
         # Disposes of the store once it is closed.
         self._drop_store: Callable[[StoreFolders, int], None] | None = None
         self._failing_since_s: float | None = None
@@ -107,6 +103,8 @@ class Owner:
             topics=ports.callback_topics,
             metrics=ports.metrics,
             clock=ports.clock,
+            kept=lambda epoch: ports.bounds.kept(self.number, epoch),
+            is_other=lambda known: ports.log.is_other(self.number, known),
             on_read=self._on_read,
         )
 
@@ -142,8 +140,8 @@ class Owner:
 
     def problem(self) -> str | None:
         """Return the reason why this partition does not fire; None if it does."""
-        if self._follower.has_gap or self._unrestorable:
-            return f"partition {self.number}: its request log starts above the oldest pending request"
+        if self._serving and (lost := alone.problem_of(self._ports, self._partition)):
+            return lost
         if self.idle_s > self._ports.settings.stalled_after_s:
             second = self._firing.second if self._firing else None
             trouble = self._trouble if second is None else f"fires second {second}"
@@ -197,6 +195,8 @@ class Owner:
         self._wake_up()
         while await self._next_moment(firing):
             second = self._tick
+            if not firing.has_seals:
+                await self._own_log.check_seals(second, self._follower.first_ms())
             await firing.up_to(second)
             self._fired_up_to = max(second, self._fired_up_to)
             self._looked_at_s = self._ports.clock.elapsed_s()
@@ -278,7 +278,7 @@ class Owner:
         if self._failures:
             await self._ports.outlet.renew(self._ports.callback_topics)
         fenced = await self._fence()
-        await self._check_log()
+        await self._own_log.check()
         barrier = await fenced.sender.barrier()
         tail = await self._tail(fenced, barrier)
         end = await self._open(barrier, tail.seals)
@@ -299,30 +299,6 @@ class Owner:
         await sender.start()
         return _Fenced(sender)
 
-    async def _check_log(self) -> None:
-        """
-        Check that the seals belong to the request log, before anything is written to it.
-
-        This read proves nothing and serves one purpose: our barriers must not lengthen a recreated log.
-
-        Raises:
-            OtherLogError: the seals are of a topic with another id.
-            RequestLogError: the log ends below requests that have fired.
-        """
-        ports, number, topic = self._ports, self.number, self._ports.names.requests
-        tail = await ports.seals.tail(number)
-        for pause_s in _LOOKS_S:
-            # The answers before may be old, from a broker that was cut off.
-            await asyncio.sleep(pause_s)
-            await ports.bounds.refresh()
-            self._log_id, end = ports.log_id(), await ports.bounds.end(number)
-            is_other = is_other_log(tail.log, self._log_id)
-            if end >= tail.fence and not is_other:
-                return
-        if is_other:
-            raise OtherLogError(topic, number, tail.log, self._log_id)
-        raise RequestLogError(topic, number, end, tail.fence)
-
     async def _tail(self, fenced: _Fenced, barrier: Barrier) -> Tail:
         """
         Return the last seals. As all owners before are fenced, only this owner can write more.
@@ -335,6 +311,7 @@ class Owner:
         if not await fenced.sender.is_held():
             raise FencedError
         check_partitions(tail.seals, self._ports.partitions)
+        fenced.sender.agree(tail.seals[-1].retired if tail.seals else ())
         return tail
 
     async def _open(self, barrier: Barrier, seals: list[Sealed]) -> int:
@@ -343,10 +320,16 @@ class Owner:
         start = (await ports.bounds.starts([number]))[number]
         end = await ports.bounds.end(number, barrier.requests)
         self._follower = follower = self._new_follower()
-        follower.partition.log = self._log_id
+        # The owner reads up to this end before it fires, so the marked batch lies below its fences.
+        log_id = self._own_log.id or await ports.log.mark(number, end - 1)
         read_from, self._read_from = self._read_from, None
-        kept = follower.open(seals, start, end, read_from)
-        ports.metrics.log_gap.labels(number).set(follower.has_gap)
+        loses = ports.clock.elapsed_s() - self._came_s >= WAIT_FOR_STORES_S
+        try:
+            kept = await follower.open(seals, start, end, read_from, log_id=log_id, loses=loses)
+        except LogGapError:
+            ports.metrics.log_gap.labels(number).set(True)
+            raise
+        await alone.count(ports, follower, start)
         ports.metrics.takeovers.labels("kept" if kept else "rebuilt").inc()
         partition = follower.partition
         log.info(
@@ -403,8 +386,7 @@ class Owner:
             await self._rest(due_s)
         self._wake.clear()
         self._follower.check()
-        if is_other_log(self._log_id, now := self._ports.log_id()):
-            raise OtherLogError(self._ports.names.requests, self.number, self._log_id, now)
+        self._own_log.check_id()
         return not self._stopped.is_set()
 
     async def _rest(self, until_s: float | None) -> None:
@@ -438,17 +420,15 @@ class Owner:
 
     # --- metrics ------------------------------------------------------------------------------------------------------
 
-    def watch_log(self, start: int) -> None:
-        """Note that the request log now starts at *start*. Requests below it cannot be restored."""
-        if not self._serving:
-            return
-        was_before, self._unrestorable = self._unrestorable, start > self._partition.restorable_from
-        self._ports.metrics.log_gap.labels(self.number).set(self._follower.has_gap or self._unrestorable)
-        if self._unrestorable and not was_before:
-            log.error(
-                "partition %d: %s starts at %d, above requests that still wait: its retention is too short",
-                *(self.number, self._ports.names.requests, start),
-            )
+    async def watch_log(self, start: int) -> None:
+        """Note that the request log now starts at *start*, so that requests below it wait in the store alone."""
+        if self._serving:
+            await alone.count(self._ports, self._follower, start)
+
+    @property
+    def held_alone(self) -> int:
+        """The number of timers that would be lost with the store."""
+        return self._partition.held_alone
 
     def show(self) -> None:
         """Update the gauges of this partition."""

@@ -4,6 +4,9 @@ Decides which worker gets which partitions: equal numbers, and preferably worker
 Pure. Without the store of a partition a worker reads all its requests from the log, which takes seconds for each
 hundred thousand pending ones. With a store it reads only new requests. So a worker that comes back after a restart gets
 its partitions again. The others give up partitions whose stores it has, rather than those whose stores only they have.
+
+Of a partition whose requests have left the log, a store is the only copy. It goes to the worker that has that store,
+also where another one then has fewer partitions.
 """
 
 from collections.abc import Mapping
@@ -17,25 +20,43 @@ class Member:
 
     Attributes:
         stores: UNIX second of the last write to each store on its disk, by partition.
+        alone: by partition, the offset up to which a store has read that has requests which have left the log.
     """
 
     owns: frozenset[int] = frozenset()
     stores: Mapping[int, float] = field(default_factory=dict)
+    alone: Mapping[int, int] = field(default_factory=dict)
 
 
 def spread(partitions: int, members: Mapping[str, Member]) -> dict[str, list[int]]:
     """
-    Return the partitions of each member, ascending. The numbers of any two members differ by at most one.
+    Return the partitions of each member, ascending. The numbers of any two members differ by at most one, but for
+    members that have a partition since their store alone has it.
 
     Args:
         members: members by name; at least one.
     """
-    least, larger = divmod(partitions, len(members))
     found: dict[str, list[int]] = {name: [] for name in sorted(members)}
+    others = []
+    for number in range(partitions):
+        alone = [
+            (member.alone[number], number in member.owns, name)
+            for name, member in members.items()
+            if number in member.alone
+        ]
+        if alone:
+            found[max(alone)[-1]].append(number)
+        else:
+            others.append(number)
+    # Those that have more than an even share get none of the others.
+    even = sorted(found, key=lambda name: len(found[name]))
+    while (len(found[even[-1]]) - 1) * len(even) >= len(others) + sum(len(found[name]) for name in even):
+        even.pop()
+    least, larger = divmod(len(others) + sum(len(found[name]) for name in even), len(even))
 
     def has_room(name: str) -> bool:
-        more = sum(len(own) > least for own in found.values())
-        return len(found[name]) < least or (len(found[name]) == least and more < larger)
+        more = sum(len(found[each]) > least for each in even)
+        return name in even and (len(found[name]) < least or (len(found[name]) == least and more < larger))
 
     def worth(name: str, partition: int) -> tuple[bool, float]:
         return partition in members[name].owns, members[name].stores.get(partition, 0)
@@ -46,7 +67,7 @@ def spread(partitions: int, members: Mapping[str, Member]) -> dict[str, list[int
             key=lambda name: (*worth(name, number), name),
             reverse=True,
         )
-        for number in range(partitions)
+        for number in others
     }
 
     def second_best(number: int) -> tuple[bool, float]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 from collections.abc import Sequence
 
 from aiokafka.errors import KafkaError
@@ -19,7 +20,7 @@ from kafka_timers.core.wire import ANSWER_HEADER, Reply
 from kafka_timers.runtime.filling import BATCH_BYTES, Filling
 from kafka_timers.runtime.metrics import WorkerMetrics
 from kafka_timers.runtime.rejecting import Headers
-from kafka_timers.runtime.targets import TopicLookup
+from kafka_timers.runtime.targets import KEEP_S, KEEP_UNKNOWN_S, TopicLookup
 
 log = logging.getLogger(__name__)
 
@@ -33,16 +34,17 @@ class KafkaReplies:
     Writes to reply topics, for all partitions of a process.
 
     Args:
-        own: the service's topic for replies, and its limits.
+        own: the service's topic for replies, which no callback may go to.
         targets: judge all other topics.
         clock: stamps replies.
     """
 
-    def __init__(
-        self, cluster: Cluster, own: tuple[str, Target], targets: TopicLookup, metrics: WorkerMetrics, clock: Clock
-    ) -> None:
+    def __init__(self, cluster: Cluster, own: str, targets: TopicLookup, metrics: WorkerMetrics, clock: Clock) -> None:
         self._cluster = cluster
         self._own = own
+        # Its limits, and until when they count on the monotonic clock.
+        self._own_takes: Target | Reason = Reason.TOPIC_UNKNOWN
+        self._own_until_s = -math.inf
         self._targets = targets
         self._metrics = metrics
         self._clock = clock
@@ -74,20 +76,25 @@ class KafkaReplies:
             at = hash_of(letter.key) % target.partitions
             filling.add(topic, at, now_ms, letter.key, letter.value, _headers_of(letter))
         try:
-            await asyncio.gather(*(self._deliver(producer, *each) for each in filling.all()))
+            await asyncio.gather(*(self._deliver(producer, target, *each) for each in filling.all()))
         except KafkaError:
             if self._producer is producer:
                 # The producer cannot be used any more.
                 await self.stop()
             raise
 
-    async def _target(self, topic: str) -> Target | Reason:
-        name, target = self._own
-        if topic == name:
-            return target
+    async def _target(self, topic: str, *, anew: bool = False) -> Target | Reason:
+        """Return the limits of *topic*, or the reason why it takes nothing; *anew*: as they are now."""
+        if topic == self._own:
+            if anew or self._clock.elapsed_s() >= self._own_until_s:
+                self._own_takes = (await self._targets.look_up([topic]))[topic]
+                keep_s = KEEP_S if isinstance(self._own_takes, Target) else KEEP_UNKNOWN_S
+                self._own_until_s = self._clock.elapsed_s() + keep_s
+            return self._own_takes
         verdicts = self._targets.verdicts
-        while topic not in verdicts:
+        while anew or topic not in verdicts:
             await self._targets.resolve([topic])
+            anew = False
         return verdicts[topic]
 
     async def _started(self) -> Producer:
@@ -99,11 +106,14 @@ class KafkaReplies:
                 self._producer = producer
             return self._producer
 
-    async def _deliver(self, producer: Producer, batch: Batch, topic: str, partition: int) -> None:
+    async def _deliver(self, producer: Producer, target: Target, batch: Batch, topic: str, partition: int) -> None:
         count = batch.record_count()
         try:
             await producer.deliver(batch, topic, partition)
         except RefusedError as error:
+            if await self._target(topic, anew=True) != target:
+                # It was made anew with fewer partitions, for example.
+                raise KafkaError(f"{topic} has changed: {error}") from error
             self._lose(topic, str(error), count)
         else:
             self._metrics.replies.labels("sent").inc(count)

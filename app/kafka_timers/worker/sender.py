@@ -5,7 +5,9 @@ Exactly once needs transactional producers of the owned partition. Their start f
 brokers abort its open transaction and refuse its writes. So a paused owner that comes back repeats nothing.
 
 There are two producers, used in turn. A broker accepts no new transaction of an id before the last one is complete, and
-checks that only every 20 ms.
+checks that only every 20 ms. Where a callback topic lacks replicas in sync, this can take as long as the topic needs to
+get well. Such an id is *retired*: a seal that the other id commits says that no owner up to here will use it again, so
+that the next owner need not fence it. It comes back once a later seal, of the other id too, does not name it any more.
 
 Everything is in the transaction, even a seal without callbacks. Outside it, the seal of a paused owner could appear
 after one of its successor, and declare fewer requests done than the successor has fired.
@@ -14,10 +16,12 @@ At least once has no transactions: first the callbacks, then the seal once the b
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from typing import NamedTuple
 
-from aiokafka.errors import KafkaError, ProducerFenced
+from aiokafka.errors import KafkaError, KafkaTimeoutError, ProducerFenced
 
 from kafka_timers.broker import codes
 from kafka_timers.broker.batches import Batch
@@ -27,6 +31,7 @@ from kafka_timers.broker.refusals import RefusedError
 from kafka_timers.core.refused import Reason
 from kafka_timers.core.wire import Sealed, Topics, instance_name, key_of_seal
 from kafka_timers.runtime.filling import BATCH_BYTES, Ready
+from kafka_timers.runtime.tasks import cancel
 from kafka_timers.settings import WorkerSettings
 from kafka_timers.worker.faults import FencedError, TopicsRefusedError
 
@@ -38,8 +43,8 @@ _REASONS = {
 }
 # The other topics of a second wait for a missing one. After this time it is looked up whether it exists.
 _MISSING_S = 0.3
-# A compacted topic refuses records without a key.
-_BARRIER_KEY = b"barrier"
+# If one id is fenced and the other one is not after this time, its last transaction may not end for long.
+_FENCED_LATER_S = 5.0
 
 
 class Barrier(NamedTuple):
@@ -68,6 +73,7 @@ class KafkaSender:
 
     def __init__(self, settings: WorkerSettings, cluster: Cluster, partition: int, names: Topics) -> None:
         self._transactional = settings.guarantee == "exactly-once"
+        self._limit_s = settings.transaction_timeout_s
         self._partition = partition
         self._names = names
         # Held while a transaction is open, and while asking for a later epoch, which would abort a transaction.
@@ -76,30 +82,87 @@ class KafkaSender:
         # They share connections: one ends its transaction before the other one begins.
         lane = f"sender {partition}"
         self._producers = [
-            Producer(cluster, name, settings.transaction_timeout_s, BATCH_BYTES, lane, missing_s=_MISSING_S)
+            Producer(
+                *(cluster, name, settings.transaction_timeout_s, BATCH_BYTES, lane),
+                missing_s=_MISSING_S,
+                gives_up_on=lambda topic: topic not in names,
+            )
             for name in (ids if self._transactional else (None,))
         ]
-        # The producer whose turn it is.
-        self._producer = self._producers[0]
+        # The producers that may be used, the one whose turn it is first.
+        self._usable = deque(range(len(self._producers)))
+        # By number, the tasks that end when no owner before can use the id of a producer.
+        self._fencing: dict[int, asyncio.Task[None]] = {}
 
     @property
     def trouble(self) -> str:
         """The reason why sending does not go on, as far as known; empty if it does."""
         return self._producer.trouble
 
+    @property
+    def _producer(self) -> Producer:
+        return self._producers[self._usable[0]]
+
+    @property
+    def retired(self) -> list[int]:
+        """
+        The numbers of the ids that are retired, for a seal.
+
+        Raises:
+            KafkaError: such an id cannot be fenced. This sender cannot be used any more.
+        """
+        for task in self._fencing.values():
+            if task.done():
+                task.result()
+        return sorted(number for number, task in self._fencing.items() if not task.done())
+
     async def start(self) -> None:
         """
         Connect, and with exactly-once fence the previous owner of the partition.
 
+        An id whose last transaction cannot end is not waited for: see `agree`.
+
         Raises:
             SettingsError: the broker refuses the transaction timeout.
-            aiokafka.errors.KafkaError: no broker answers, or it refuses the producer.
+            KafkaError: no producer could be started.
         """
-        for producer in self._producers:
-            await producer.start()
+        for number in self._usable:
+            self._fence(number)
+        waiting = self._fencing.values()
+        done, _ = await asyncio.wait(waiting, timeout=self._limit_s, return_when=asyncio.FIRST_COMPLETED)
+        if not done:
+            raise KafkaTimeoutError(f"no owner before could be fenced within {self._limit_s:g} s: {self.trouble}")
+        await asyncio.wait(waiting, timeout=_FENCED_LATER_S)
+        self._usable = deque(number for number in self._usable if number not in self.retired)
+
+    def agree(self, retired: Collection[int]) -> None:
+        """
+        Go on without the ids that are not fenced, if the last seal of the partition has *retired* them.
+
+        Raises:
+            KafkaError: it has not retired one of them, so an owner before could still use it.
+        """
+        if unsafe := [number for number in self.retired if number not in retired]:
+            raise KafkaError(
+                f"a transaction of an owner before does not end ({self._producers[unsafe[0]].trouble}): a topic that "
+                "it has written to lacks a leader, or replicas in sync. kafka-transactions.sh describe tells which one"
+            )
+        # Until a seal of ours says that they are back.
+        self._usable = deque(number for number in self._usable if number not in retired)
+        if not self._usable:
+            raise KafkaError("the last seal has retired all transactional ids that are fenced")
+
+    def _fence(self, number: int) -> None:
+        async def until_fenced(producer: Producer) -> None:
+            while True:
+                with suppress(KafkaTimeoutError):
+                    return await producer.start()
+
+        self._fencing[number] = asyncio.create_task(until_fenced(self._producers[number]))
 
     async def stop(self) -> None:
         """Disconnect. The next owner's start aborts an open transaction."""
+        await cancel(self._fencing.values())
         for producer in self._producers:
             await producer.stop()
 
@@ -109,11 +172,7 @@ class KafkaSender:
 
     async def barrier(self) -> Barrier:
         """
-        Write a record to the partition in both logs, and abort it, so that no reader of committed records gets it.
-
-        A broker acknowledges it once all in-sync replicas have it, which a cut off broker cannot do. Each producer
-        writes a record. If a broker has lost the end of its earlier transaction, as a killed Kafka 4.3 may, this
-        transaction ends that one too, so that readers do not wait for ever.
+        Write a barrier to the partition in both logs, by each producer: see `Producer.barrier`.
 
         Raises:
             FencedError: another worker owns the partition.
@@ -124,8 +183,9 @@ class KafkaSender:
         sealed = requests = -1
         try:
             async with self._free:
-                for producer in self._producers:
-                    sealed, requests = await self._barrier_of(producer)
+                for number in self._usable:
+                    topics = (self._names.sealed, self._names.requests)
+                    sealed, requests = await self._producers[number].barrier(topics, self._partition)
         except ProducerFenced as error:
             raise FencedError from error
         except RefusedError as error:
@@ -133,20 +193,6 @@ class KafkaSender:
         if min(sealed, requests) < 0:
             raise KafkaError("the brokers have taken records of ours twice, and do not tell where they lie")
         return Barrier(sealed, requests)
-
-    async def _barrier_of(self, producer: Producer) -> tuple[int, int]:
-        """
-        Write a record to both logs with *producer*, abort it, and return the offsets: `timer-sealed`, `timer-request`.
-        """
-        producer.begin()
-        for topic in (self._names.sealed, self._names.requests):
-            batch = producer.new_batch()
-            batch.append(timestamp=None, key=_BARRIER_KEY, value=b"")
-            producer.send(batch, topic, self._partition)
-        await producer.flush()
-        offsets = [producer.offset_of(topic, self._partition) for topic in (self._names.sealed, self._names.requests)]
-        await producer.abort()
-        return offsets[0], offsets[1]
 
     async def is_held(self) -> bool:
         """
@@ -189,17 +235,20 @@ class KafkaSender:
             KafkaError: any other error. The seals tell whether the slice is visible. This sender cannot be used any
                 more.
         """
+        producer = self._producer
         try:
             if not self._transactional:
-                await self._producer.flush()
+                await producer.flush()
             batch = self.new_batch()
             batch.append(timestamp=None, key=key_of_seal(seal), value=seal.SerializeToString())
             self.send_all([(batch, self._names.sealed, self._partition)])
-            await self._producer.flush()
+            await producer.flush()
             on_taken()
             if self._transactional:
-                await self._producer.commit()
-            self._producer = self._producers[-1 if self._producer is self._producers[0] else 0]
+                await producer.commit()
+            # An id comes back once a seal that does not name it is committed, by another id.
+            self._usable += [number for number in self._fencing if number not in {*seal.retired, *self._usable}]
+            self._usable.rotate(-1)
             self._free.release()
         except ProducerFenced as error:
             raise FencedError from error
@@ -209,14 +258,23 @@ class KafkaSender:
                 raise KafkaError(str(RefusedError(own))) from error
             raise TopicsRefusedError(
                 {
-                    refusal.topic: (_REASONS.get(refusal.code, Reason.TOPIC_REFUSED), str(refusal))
-                    for refusal in error.refusals
-                }
+                    each.topic: (_REASONS.get(each.code, Reason.TOPIC_REFUSED), str(each))
+                    for each in error.refusals
+                    if each.code not in codes.UNAVAILABLE_AFTER_S
+                },
+                {
+                    (each.topic, each.partition): str(each)
+                    for each in error.refusals
+                    if each.code in codes.UNAVAILABLE_AFTER_S
+                },
             ) from error
 
-    async def abort(self) -> None:
+    async def abort(self, *, ends: bool = True) -> None:
         """
         Give the slice up after `commit` has raised `TopicsRefusedError`. Another one can begin.
+
+        Args:
+            ends: whether the transaction can end. If not, its id is retired.
 
         Raises:
             FencedError: another worker owns the partition.
@@ -226,4 +284,8 @@ class KafkaSender:
             await self._producer.abort()
         except ProducerFenced as error:
             raise FencedError from error
+        if self._transactional and not ends:
+            if len(self._usable) == 1:
+                raise KafkaError("no transactional id is left: callback topics lack replicas in sync")
+            self._fence(self._usable.popleft())
         self._free.release()

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kafka_timers.broker.bounds import LogBounds
+from kafka_timers.broker.reading import TopicLog
 from kafka_timers.broker.seals import SealLog
 from kafka_timers.clock import Clock
 from kafka_timers.core.wire import Topics
@@ -29,7 +30,7 @@ class Ports:
     Attributes:
         partitions: number of served partitions of `timer-request`.
         ends: end offsets for all partitions, asked for once for each tick.
-        log_id: returns Kafka's id of `timer-request`, as last told; empty if it is not known.
+        log: `timer-request`, to be looked at; `reader` reads it.
         outlet: topics for refused requests, and for those that are sent on.
         history: etf1's history; None without one.
         clock: dates callbacks and measures lateness by the ticks; it never decides whether a timer is due.
@@ -45,7 +46,7 @@ class Ports:
     reader: LogReader
     bounds: LogBounds
     ends: EndOffsets
-    log_id: Callable[[], bytes]
+    log: TopicLog
     seals: SealLog
     new_sender: Callable[[int], KafkaSender]
     stores: StoreFolders

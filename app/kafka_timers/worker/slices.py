@@ -1,8 +1,8 @@
 """
 Turns rows of the store into record batches, grouped by callback partition.
 
-A busy second is some hundred thousand passes through the loop of `Slice._build_at_once`. So that loop keeps names in
-locals and handles only plain requests; `Slice._add_any` handles all requests.
+A busy second is some hundred thousand requests. So `Slice._build_at_once` builds column by column, and only for
+requests of which none is unusual; `Slice._add_any` handles any request.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count, groupby, repeat
+from itertools import groupby
 from typing import NamedTuple
 
 from aiokafka.errors import KafkaError
@@ -25,12 +25,13 @@ from kafka_timers.core.contents import Contents
 from kafka_timers.core.keys import REFUSED_MS, copied_in, count_of, is_batch, is_late, parts_of
 from kafka_timers.core.refused import Reason, unpack_refused
 from kafka_timers.core.routing import POSITIVE, SEED, hash_of, murmurhash2
-from kafka_timers.core.wire import EXPIRY_HEADER, REQUEST_HEADER, Request, callback_headers, unframed
+from kafka_timers.core.set_aside import instead_of
+from kafka_timers.core.wire import EXPIRY_HEADER, REQUEST_HEADER, Request, Sealed, callback_headers, unframed
 from kafka_timers.runtime.filling import Ready
 from kafka_timers.runtime.outlet import Outlet
 from kafka_timers.runtime.rejecting import Headers, Rejected, fitted, refused_records, size_of
 from kafka_timers.runtime.targets import TopicLookup
-from kafka_timers.worker.accumulators import OpenBatches, accumulator_to, partition_in, place_in, tombstone_in
+from kafka_timers.worker.accumulators import Accumulator, OpenBatches, accumulator_to, place_in, tombstone_in
 from kafka_timers.worker.topic_gate import TopicGate
 
 log = logging.getLogger(__name__)
@@ -60,7 +61,7 @@ class History:
 class _Requests(NamedTuple):
     """Requests of one kind: their due seconds, offsets, parsed messages, and a function that returns their bytes."""
 
-    seconds: Iterable[int]
+    seconds: Sequence[int]
     offsets: Sequence[int]
     parsed: Sequence[Request]
     raw: Callable[[], Sequence[bytes]]
@@ -82,7 +83,6 @@ class Slice:
         refused: number of requests for `timer-rejected`, by reason.
         dues_ms: number of requests by due moment. Late arrivals are left out.
         unrecorded: number of callbacks that the history does not take.
-        sent: the batches of callbacks and tombstones; all of them are there after `rest`.
     """
 
     def __init__(
@@ -114,7 +114,6 @@ class Slice:
         self._topics = TopicGate(targets)
         # Readers of requests wait for the end of a transaction that contains some, so those leave last.
         self._batches = OpenBatches(new_batch, clock, not_before_ms, self._topics.open, (self._rejects_to, self._home))
-        self.sent = self._batches.sent
 
     def __len__(self) -> int:
         """Return the number of requests."""
@@ -136,12 +135,7 @@ class Slice:
         return {to.topic: to.fired for to in self._topics.open.values()}
 
     async def add(self, rows: Iterator[Row]) -> bool:
-        """
-        Build callbacks of the next *rows* for some milliseconds; False if the rows have ended.
-
-        Raises:
-            aiokafka.errors.KafkaError: no broker answers about callback topics.
-        """
+        """Build callbacks of the next *rows* for some milliseconds; False if the rows have ended."""
         wanted = max(min(_STRIDE_REQUESTS, self._rows_max - len(self)), 1)
         count = size = 0
         singles: list[Row] = []
@@ -171,14 +165,21 @@ class Slice:
         """Return all remaining batches. Nothing can be added any more."""
         return self._batches.rest()
 
+    def tell(self, seal: Sealed) -> None:
+        """Write into *seal* which batches have left, after `rest`."""
+        self._batches.tell(seal)
+
     async def _add_batch(self, key: bytes, row: bytes) -> None:
         batch, due_ms, contents = batches.unpack(row), parts_of(key)[0], self.contents
+        # Each pass over a field of a parsed message makes new objects.
+        offsets = list(batch.offsets)
         contents.named |= batch.named
         self.bytes += len(row)
-        self.dues_ms[due_ms] += len(batch.offsets)
-        contents.offsets += batch.offsets
+        self.dues_ms[due_ms] += len(offsets)
+        contents.offsets += offsets
         contents.through = max(contents.through, key)
-        requests = _Requests(repeat(due_ms // 1000), batch.offsets, batch.requests, lambda: batches.raw_requests(row))
+        seconds = [due_ms // 1000] * len(offsets)
+        requests = _Requests(seconds, offsets, list(batch.requests), lambda: batches.raw_requests(row))
         await self._build(requests, len(row), plain=batch.plain)
 
     async def _add_singles(self, rows: list[Row]) -> None:
@@ -207,7 +208,7 @@ class Slice:
                 requests.append((due_ms // 1000, offset, row))
         values = [row for _, _, row in requests]
         try:
-            parsed = batches.requests_in(values)
+            parsed = list(batches.requests_in(values))
         except DecodeError:
             for each in requests:
                 await self._add_any(*each)
@@ -222,94 +223,65 @@ class Slice:
 
         Args:
             largest: upper limit for the size of a request in bytes.
-            plain: True if all of them have nothing but topic, key and value.
+            plain: True if all of them have nothing but topic, key and value, and are due in one second.
         """
-        asked = len(requests.offsets)
-        built = await self._build_at_once(requests, largest, plain=plain)
-        if built == asked:
+        if await self._build_at_once(requests, largest, plain=plain):
             return
-        done, rows = set(range(built)), list(zip(requests.seconds, requests.offsets, requests.raw(), strict=False))
-        parsed = list(requests.parsed)
-        if not built and (gone := await self._topics.gone_in(parsed)):
+        seconds, offsets, parsed, raw = requests
+        rows = list(zip(seconds, offsets, raw(), strict=True))
+        if gone := await self._topics.gone_in(parsed):
             # They may be as many as the callbacks of a busy second.
-            left = [number for number in range(asked) if number not in gone]
-            some = [rows[number] for number in left]
-            seconds, offsets, raw = zip(*some, strict=True) if some else ((), (), ())
-            alike = _Requests(seconds, offsets, [parsed[number] for number in left], lambda: raw)
-            built = await self._build_at_once(alike, largest, plain=plain)
-            if built == len(left):
+            left = [number for number in range(len(rows)) if number not in gone]
+            seconds, offsets, values = zip(*(rows[number] for number in left), strict=True) if left else ((), (), ())
+            alike = _Requests(seconds, offsets, [parsed[number] for number in left], lambda: values)
+            if not left or await self._build_at_once(alike, largest, plain=plain):
                 self._reject_alike(gone, rows)
                 return
-            done = set(left[:built])
         # In order, including rejects.
-        for number, each in enumerate(rows):
-            if number not in done:
-                await self._add_any(*each)
+        for each in rows:
+            await self._add_any(*each)
 
-    async def _build_at_once(self, requests: _Requests, largest: int, *, plain: bool) -> int:
+    async def _build_at_once(self, requests: _Requests, largest: int, *, plain: bool) -> bool:
         """
-        Build callbacks until something unusual occurs in *requests*, and return their number.
+        Build the callbacks of all *requests*; False, and none is built, if one of them is unusual.
 
-        A request that fails here is handled singly afterwards, and fails again there with a message.
+        Those are handled singly afterwards, and a request that fails here fails again there with a message.
         """
-        # Each access to a field of a parsed message makes a new object.
-        parsed = list(requests.parsed)
-        topics, outgoing = [request.callBackTopic for request in parsed], None
-        if b"" in topics:
-            outgoing = [Outgoing.of(request) for request in parsed]
-            topics = [each.topic for each in outgoing]
-        tombstones = [] if plain else [(at, topic) for at, each in enumerate(parsed) if (topic := each.tombstoneTopic)]
+        seconds, offsets, parsed, raw = requests
+        name = b"%d:%%d" % self._number
         try:
-            named = {topic for _, topic in tombstones}.union(topics)
-            takes_all = await self._topics.has_room(named, largest, requests.raw)
+            topics, outgoing = [request.callBackTopic for request in parsed], None
+            if b"" in topics:
+                outgoing = [Outgoing.of(request) for request in parsed]
+                topics = [each.topic for each in outgoing]
+            ending = [] if plain else [each for each in zip(parsed, offsets, strict=True) if each[0].tombstoneTopic]
+            named = {request.tombstoneTopic for request, _ in ending}.union(topics)
+            takes_all = await self._topics.has_room(named, largest, raw)
             if not takes_all or self._topics.lacks_key(topics, parsed, outgoing):
-                return 0
+                return False
+            accumulators = [self._topics.open[topic] for topic in topics]
+            columns = _placed(parsed, seconds) if outgoing is None else _asked(outgoing, seconds, accumulators)
+            if _NOWHERE in columns[2]:
+                return False
+            headers = _headers(parsed, seconds, map(name.__mod__, offsets), plain=plain)
         except KafkaError:
             raise
         except Exception:
-            return 0
-        accumulators = map(self._topics.open.__getitem__, topics)
-        dated_ms, name = self._not_before_ms, b"%d:%%d" % self._number
-        expiry_of, expiry = -1, (EXPIRY_HEADER, b"")
-        all_parts = zip(count(), requests.seconds, requests.offsets, parsed, accumulators, strict=False)
-        number, built = 0, len(parsed)
-        try:
-            for number, second, offset, request, to in all_parts:  # used when one fails
-                if plain:
-                    if second != expiry_of:
-                        expiry_of, expiry = second, (EXPIRY_HEADER, b"%d" % second)
-                    headers: Headers = [expiry, (REQUEST_HEADER, name % offset)]
-                else:
-                    headers = callback_headers(request, second, name % offset)
-                batches = to.batches
-                key: bytes | None
-                value: bytes | None
-                if outgoing is None:
-                    key, value = request.callBackKey or None, request.callBack
-                    at = (murmurhash2(key, SEED) & POSITIVE if key else second) % len(batches)
-                else:
-                    _, key, value, *_ = outgoing[number]
-                    at = partition_in(outgoing[number], len(batches), second)
-                batch = batches[at]
-                if batch is None or batch.append(timestamp=dated_ms, key=key, value=value, headers=headers) is None:
-                    self._batches.append_to_new(to, at, key, value, headers)
-        except Exception:
-            built = number
-        for topic, fired in Counter(topics[:built]).items():
+            return False
+        dated_ms = self._not_before_ms
+        for to, key, value, place, own in zip(accumulators, *columns, headers, strict=True):
+            at = place % len(to.batches)
+            batch = to.batches[at]
+            if batch is None or batch.append(timestamp=dated_ms, key=key, value=value, headers=own) is None:
+                self._batches.append_to_new(to, at, key, value, own)
+        for topic, fired in Counter(topics).items():
             self._topics.open[topic].fired += fired
-        for number, topic in tombstones:
-            if number >= built:
-                break
-            to, request = self._topics.open[topic], parsed[number]
-            at, key, batches = tombstone_in(request, to), request.tombstoneKey, to.batches
-            headers, batch = [(REQUEST_HEADER, name % requests.offsets[number])], batches[at]
-            if batch is None or batch.append(timestamp=dated_ms, key=key, value=None, headers=headers) is None:
-                self._batches.append_to_new(to, at, key, None, headers)
-        if self._history and tombstones:
-            rows = zip(requests.seconds, requests.offsets, requests.raw(), parsed[:built], strict=False)
-            for second, offset, row, request in rows:
+        for request, offset in ending:
+            self._add_tombstone(request, name % offset)
+        if self._history and ending:
+            for second, offset, row, request in zip(seconds, offsets, raw(), parsed, strict=True):
                 await self._record(second, offset, len(row), request)
-        return built
+        return True
 
     async def _record(self, second: int, offset: int, size: int, request: Request) -> None:
         """Write the callback of *request*, which has *size* bytes, again if the history is to have it."""
@@ -343,7 +315,8 @@ class Slice:
             refused = Reason.UNREADABLE, ""
         if refused:
             reason, words = refused
-            self._reject(reason, [(offset, b"%d" % second, row)], words)
+            again = self._ask_again(second, offset, row) if reason is Reason.TOPIC_UNAVAILABLE else b""
+            self._reject(reason, [(offset, b"%d" % second, row)], words, again)
 
     async def _add_or_judge(self, second: int, offset: int, row: bytes) -> tuple[Reason, str] | None:
         """Add a request, or return the reason for rejecting it and the broker's words."""
@@ -358,18 +331,26 @@ class Slice:
             return reason, self._topics.words_of(topics) if reason is Reason.TOPIC_REFUSED else ""
         to = self._topics.open[outgoing.topic]
         at = place_in(outgoing, request, len(row), to.target, second)
+        if isinstance(at, int) and (ending := request.tombstoneTopic):
+            beside = self._topics.open[ending]
+            if tombstone_in(request, beside) in beside.target.unavailable:
+                at = Reason.TOPIC_UNAVAILABLE
         if isinstance(at, Reason):
-            return at, ""
+            is_told = at is Reason.TOPIC_UNAVAILABLE
+            return at, self._topics.words_of([outgoing.topic, request.tombstoneTopic]) if is_told else ""
         name = b"%d:%d" % (self._number, offset)
         headers, size = callback_headers(request, second, name), len(row) + OVERHEAD_BYTES
         self._batches.append(to, at, size, outgoing.key, outgoing.value, headers)
         to.fired += 1
         if request.tombstoneTopic:
-            to, key = self._topics.open[request.tombstoneTopic], request.tombstoneKey
-            at, size = tombstone_in(request, to), len(key) + OVERHEAD_BYTES
-            self._batches.append(to, at, size, key, None, [(REQUEST_HEADER, name)])
+            self._add_tombstone(request, name)
             await self._record(second, offset, len(row), request)
         return None
+
+    def _add_tombstone(self, request: Request, name: bytes) -> None:
+        to, key = self._topics.open[request.tombstoneTopic], request.tombstoneKey
+        at, size = tombstone_in(request, to), len(key) + OVERHEAD_BYTES
+        self._batches.append(to, at, size, key, None, [(REQUEST_HEADER, name)])
 
     def lateness_ms(self, share: float) -> int:
         """Return the lateness now that *share* (0 to 1) of the rows do not exceed, up to 24 days; 0 without rows."""
@@ -381,6 +362,14 @@ class Slice:
             late = min(max(now_ms - due_ms, 0), _LATENESS_MS_MAX)
             left -= self.dues_ms[due_ms]
         return late
+
+    def _ask_again(self, second: int, offset: int, row: bytes) -> bytes:
+        """Have another request take the place of one that is rejected for now; return its key, empty if none does."""
+        asks = instead_of(row, f"{self._number}:{offset}", second, self._not_before_ms)
+        if asks is None or (size := size_of(*asks, [])) > self._home.target.batch_bytes_max:
+            return b""
+        self._batches.append(self._home, self._number, size, *asks, [])
+        return asks[0]
 
     def _forward(self, offset: int, key: bytes | None, value: bytes | None) -> None:
         """Send a record on to the partition of its timer id, or reject it if the topic does not take it."""
@@ -396,13 +385,45 @@ class Slice:
             timer_id = Request.FromString(unframed(value or b"")).timerId
             self._batches.append(to, hash_of(timer_id) % to.target.partitions, size, key, value, [])
 
-    def _reject(self, reason: Reason, records: Sequence[Rejected], words: str = "") -> None:
+    def _reject(self, reason: Reason, records: Sequence[Rejected], words: str = "", again: bytes = b"") -> None:
         offsets = [offset for offset, _, _ in records]
         self.contents.rejected += offsets
         self.refused[reason] += len(offsets)
         to, number = self._rejects_to, self._number
         # If the topic's limit is below that of `timer-request`, the record is cut.
         at, room = number % to.target.partitions, to.target.batch_bytes_max - OVERHEAD_BYTES
-        for refused in refused_records(reason, self._source, number, records, words):
+        for refused in refused_records(reason, self._source, number, records, words, again):
             key, value, headers = fitted(refused, room)
             self._batches.append(to, at, size_of(key, value, headers), key, value, headers)
+
+
+# --- columns of callbacks: comprehensions, since a busy second has some hundred thousand ------------------------------
+
+# Key, value and place of each callback: a number that is a partition once taken modulo theirs, or `_NOWHERE`.
+_Columns = tuple[Sequence[bytes | None], Sequence[bytes | None], Sequence[int]]
+_NOWHERE = -1
+
+
+def _placed(parsed: Sequence[Request], seconds: Sequence[int]) -> _Columns:
+    """Return the columns of requests that have their callback in the fields for topic, key and value."""
+    keys = [each.callBackKey or None for each in parsed]
+    places = [murmurhash2(key, SEED) & POSITIVE if key else second for key, second in zip(keys, seconds, strict=True)]
+    return keys, [each.callBack for each in parsed], places
+
+
+def _asked(outgoing: Sequence[Outgoing], seconds: Sequence[int], accumulators: Sequence[Accumulator]) -> _Columns:
+    """Return the columns of *outgoing* callbacks for the topics of *accumulators*."""
+    asked = zip(outgoing, seconds, accumulators, strict=True)
+    places = [each.at(len(to.batches), second) for each, second, to in asked]
+    found = [_NOWHERE if place is None else place for place in places]
+    return [each.key for each in outgoing], [each.value for each in outgoing], found
+
+
+def _headers(
+    parsed: Sequence[Request], seconds: Sequence[int], names: Iterable[bytes], *, plain: bool
+) -> Sequence[Headers]:
+    """Return the headers of the callbacks of requests with these *names*. *plain* ones are all due in one second."""
+    if not plain:
+        return list(map(callback_headers, parsed, seconds, names))
+    expiry = (EXPIRY_HEADER, b"%d" % seconds[0])
+    return [[expiry, (REQUEST_HEADER, name)] for name in names]

@@ -1,9 +1,9 @@
 """
 The rows of one partition, in one RocksDB on this host's disk.
 
-The store is a cache of `timer-request` and nothing else. It may be lost, stale or damaged at any time, and is then read
-from the log again. So nothing is synced to disk, or logged before it is in a table. Only one thing matters: each batch
-holds its rows together with the read position.
+The store is a cache of `timer-request` and nothing else, unless that has lost requests, see `alone`. It may be lost,
+stale or damaged at any time, and is then read from the log again. So nothing is synced to disk, or logged before it is
+in a table. Only one thing matters: each batch holds its rows together with the read position.
 
     second 0 + c + chunk     number of pending requests in a chunk of offsets, and until when rereading it is useful
     second 0 + m             the head: position, last sealed second, its snapshot, start of reading, open scan;
@@ -299,7 +299,6 @@ class TimerStore:
 
         Raises:
             DiskFullError: the disk has no room left; nothing has changed.
-            Exception: RocksDB refused them; nothing has changed.
         """
         batch = WriteBatch(raw_mode=True)
         before, dropped = changes.drop_before, dict[bytes, bytes]()
@@ -413,6 +412,16 @@ class TimerStore:
         self._has_failed = True
         self._db.write(batch)
         self._has_failed = False
+
+    def flush(self) -> None:
+        """
+        Write what is in memory to the disk, and wait for that: the log does not have all of it.
+
+        Raises:
+            Exception: the disk does not take it.
+        """
+        for family in (self._ids, self._side, self._db):
+            family.flush()
 
     @property
     def is_behind(self) -> bool:

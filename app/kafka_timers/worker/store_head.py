@@ -7,7 +7,7 @@ from kafka_timers.core.sums import ReadSums, Sum
 
 FORMAT = 1
 
-_HEAD = struct.Struct(">BQQQQB")
+_HEAD = struct.Struct(">BQQQQiBB")
 _SCAN = struct.Struct(">QQ")
 _READ = struct.Struct(">7Q")
 # Flags of the head: which fields follow, in this order.
@@ -28,16 +28,20 @@ def pack_head(head: Head, identity: bytes) -> bytes:
     # Sums beyond the read position come from seals, which will provide them again.
     if read is not None and read.to == head.position:
         flags, tail = flags | _HAS_READ, tail + _READ.pack(read.since, *read.near, *read.far, *read.cancels)
-    return _HEAD.pack(FORMAT, head.position, head.sealed_ms, head.snapshot, head.known_from, flags) + tail + identity
+    numbers = head.position, head.sealed_ms, head.snapshot, head.known_from, head.leader_epoch
+    return _HEAD.pack(FORMAT, *numbers, len(head.log), flags) + tail + head.log + identity
 
 
 def unpack_head(packed: bytes, identity: bytes) -> Head | None:
     """Return the head that `pack_head` has *packed*; None if the store has another *identity*."""
-    _, position, sealed_ms, snapshot, known_from, flags = _HEAD.unpack_from(packed)
+    _, position, sealed_ms, snapshot, known_from, epoch, log_bytes, flags = _HEAD.unpack_from(packed)
     scan, read, at = None, None, _HEAD.size
     if flags & _SCANNING:
         scan, at = Scan(*_SCAN.unpack_from(packed, at)), at + _SCAN.size
     if flags & _HAS_READ:
         (since, *sums), at = _READ.unpack_from(packed, at), at + _READ.size
         read = ReadSums(since, position, *(Sum(*sums[each : each + 2]) for each in (0, 2, 4)))
-    return Head(position, sealed_ms, snapshot, known_from, scan, read=read) if packed[at:] == identity else None
+    log, at = packed[at : at + log_bytes], at + log_bytes
+    if packed[at:] != identity:
+        return None
+    return Head(position, sealed_ms, snapshot, known_from, scan, read=read, leader_epoch=epoch, log=log)

@@ -2,15 +2,33 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
+from kafka_timers.core.changes import Head
 from kafka_timers.worker.damage import destroy, is_damage
 from kafka_timers.worker.room import Room
 from kafka_timers.worker.store import TimerStore
 from kafka_timers.worker.store_memory import StoreMemory
 
 log = logging.getLogger(__name__)
+
+
+def stores_in(folder: Path) -> dict[int, float]:
+    """Return the partitions that have a store in *folder*, each with the UNIX second of its last change."""
+    return {
+        int(each.name): each.stat().st_mtime for each in folder.iterdir() if each.name.isdecimal() and each.is_dir()
+    }
+
+
+def head_in(opened: Callable[[], TimerStore]) -> Head | None:
+    """Open a store, and return its head, as `TimerStore.head`."""
+    store = opened()
+    try:
+        return store.head()
+    finally:
+        store.close()
 
 
 class StoreFolders:
@@ -20,6 +38,9 @@ class StoreFolders:
     Args:
         identity: first part of the identity that a store must have; the partition number follows.
         horizon_s: horizon in seconds, a part of the identity, since it decides which requests are kept.
+
+    Attributes:
+        alone: the offset up to which a store has read, for each that has requests which have left the log and wait.
     """
 
     def __init__(self, data_dir: Path, identity: str, horizon_s: int) -> None:
@@ -29,6 +50,12 @@ class StoreFolders:
         self._memory = StoreMemory()
         # Sizes of stores that were dropped because their disk was full.
         self._dropped: dict[int, int] = {}
+        self.alone: dict[int, int] = {}
+
+    @property
+    def numbers(self) -> list[int]:
+        """The partitions that have a store here."""
+        return [*stores_in(self._data_dir)]
 
     def check_room(self, number: int) -> None:
         """
@@ -48,15 +75,10 @@ class StoreFolders:
         """Return the free bytes of the fullest disk that holds one of the partitions *numbers*."""
         return min(Room(folder).free_bytes for folder in (self._data_dir, *map(self._folder, numbers)))
 
-    def open(self, number: int, log_id: bytes) -> TimerStore:
-        """
-        Open the store of partition *number* of the log *log_id*. It is created if missing, and emptied if damaged.
-
-        Raises:
-            Exception: RocksDB cannot open it.
-        """
+    def open(self, number: int) -> TimerStore:
+        """Open the store of partition *number*. It is created if missing, and emptied if damaged."""
         self._dropped.pop(number, None)
-        folder, identity = self._folder(number), f"{self._identity}/{number}/{self._horizon_s}/{log_id.hex()}".encode()
+        folder, identity = self._folder(number), f"{self._identity}/{number}/{self._horizon_s}".encode()
         try:
             return TimerStore(folder, identity, self._memory)
         except Exception as error:
@@ -65,6 +87,10 @@ class StoreFolders:
             log.warning("partition %d: its store is damaged and is rebuilt from the log: %s", number, error)
             destroy(folder)
             return TimerStore(folder, identity, self._memory)
+
+    async def head(self, number: int) -> Head | None:
+        """Return the head of the closed store of partition *number*; returns and raises as `TimerStore.head`."""
+        return await asyncio.to_thread(head_in, partial(self.open, number))
 
     async def close(self, store: TimerStore) -> None:
         """Close *store* in the background. If this call is cancelled, it still waits until the store is closed."""
@@ -81,7 +107,9 @@ class StoreFolders:
         destroy(self._folder(number))
 
     def make_room(self, number: int) -> None:
-        """Remove the closed store of partition *number*, and remember how much room it needs."""
+        """Remove the closed store of partition *number*, and remember its size, unless it is the only copy."""
+        if number in self.alone:
+            return
         files = [each.stat().st_size for each in self._folder(number).glob("*") if each.is_file()]
         self._dropped[number] = max(sum(files), self._dropped.get(number, 0))
         self.destroy(number)

@@ -26,16 +26,14 @@ class TopicGate:
 
     @property
     def is_outdated(self) -> bool:
-        """True if a topic that has refused requests has another verdict now."""
-        return any(self._targets.verdicts.get(name) is not reason for name, reason in self._gone.items())
+        """True if a topic that has refused requests, or that is or was unavailable in part, has another verdict now."""
+        verdicts = self._targets.verdicts
+        return any(verdicts.get(name) is not reason for name, reason in self._gone.items()) or any(
+            getattr(verdicts.get(to.topic), "unavailable", None) != to.target.unavailable for to in self.open.values()
+        )
 
     async def refused(self, topics: set[bytes]) -> dict[bytes, Reason]:
-        """
-        Return the reason for each of *topics* that takes no callbacks. All others are `open` afterwards.
-
-        Raises:
-            aiokafka.errors.KafkaError: no broker answers about them.
-        """
+        """Return the reason for each of *topics* that takes no callbacks. All others are `open` afterwards."""
         known, refused = self._targets.verdicts, {}
         # Sorted, so that a seed of the simulation gives one history.
         new = {topic.decode(): topic for topic in sorted(topics - self.open.keys())}
@@ -68,7 +66,7 @@ class TopicGate:
 
     async def has_room(self, topics: set[bytes], largest: int, raw: Callable[[], Sequence[bytes]]) -> bool:
         """Tell whether all *topics* take callbacks for requests of *largest* bytes, or as large as those in *raw*."""
-        if await self.refused(topics):
+        if await self.refused(topics) or any(self.open[topic].target.unavailable for topic in topics):
             return False
         limit = min([self.open[topic].plain_bytes_max for topic in topics], default=0)
         return largest <= limit or max(map(len, raw()), default=0) <= limit
