@@ -10,6 +10,7 @@ docs/wire.md: nothing here imports the core of the service, only the messages.
     clocks.py    clocks that are wrong
     stage.py     brokers, oscillators and workers to break
     faults.py    one function for each fault
+    destroyed.py those that destroy topics and records
     run.py       one run, and its verdict
     table.py     runs as a page
 """

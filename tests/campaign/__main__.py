@@ -8,7 +8,6 @@ from pathlib import Path
 
 from partable import PartableCluster
 
-from campaign.clocks import Clocks
 from campaign.faults import FAULTS, Fault
 from campaign.run import Outcome, run
 from campaign.table import page
@@ -18,7 +17,7 @@ from kafka_timers.dev.broker import EmbeddedKafka
 async def once(fault: Fault, folder: Path, rate: float, seed: int, short: bool) -> Outcome:
     """Return the outcome of one run, on brokers that nobody has used."""
     kafka = EmbeddedKafka(folder / "kafka") if fault.brokers == 1 else PartableCluster(folder / "kafka")
-    clocks = Clocks(folder) if fault.wrong_clocks else None
+    clocks = fault.clocks(folder) if fault.clocks else None
     if clocks and isinstance(kafka, PartableCluster):
         for number, node in kafka.nodes.items():
             node.environment |= clocks.of_broker(number)

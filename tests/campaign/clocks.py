@@ -65,7 +65,8 @@ class Clocks:
             node, before_s, at_s = self.stepped
             if appended_ms / 1000 < at_s + _STEP_S:
                 ahead[node] = {before_s, self.brokers[node]} if appended_ms / 1000 > at_s - _STEP_S else {before_s}
-        return max(0, round((max(ahead[ticks]) - min(ahead[callbacks])) * 1000))
+        # No second fires before an oscillator has ticked it, whose clock is right.
+        return min(max(0, round((max(ahead[ticks]) - min(ahead[callbacks])) * 1000)), 1_000)
 
     def _file(self, node: int) -> Path:
         return self.folder / f"clock-{node}"

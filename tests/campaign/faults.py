@@ -15,13 +15,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from brokers import until_in_sync, until_replaced
+from brokers import kafka_configs, until_in_sync, until_replaced
 from confluent_kafka import Producer
 
-from campaign import topics
+from campaign import destroyed, topics
+from campaign.clocks import Clocks
 from campaign.load import Load
 from campaign.oracle import expected
 from campaign.stage import Stage
+from kafka_timers.core.wire import instance_name
 
 __all__ = ["FAULTS", "Fault"]
 
@@ -40,7 +42,8 @@ class Fault:
         brokers: 1 or 3; faults of workers do with one.
         options: of the workers, one sequence for each.
         millis: of the timers, the share that is due at any millisecond.
-        wrong_clocks: whether brokers, oscillators and workers have the clocks of `Clocks`. Needs libfaketime.
+        clocks: of brokers, oscillators and workers, with files in the folder; right ones by default. Needs libfaketime.
+        cuttable: an own topic that has two replicas only, as `Stage` says.
         afterwards: looks at the instance when everything has fired.
         is_long: takes an hour, so that one run is enough.
     """
@@ -52,7 +55,8 @@ class Fault:
     brokers: int = 3
     options: Sequence[Sequence[str]] = field(default=((), ()))
     millis: float = 0.0
-    wrong_clocks: bool = False
+    clocks: Callable[[Path], Clocks] | None = None
+    cuttable: str = ""
     afterwards: Callable[[Stage], Awaitable[str]] | None = None
     is_long: bool = False
 
@@ -154,24 +158,16 @@ async def hold_transaction(stage: Stage, load: Load, short: bool) -> str:
     producer.begin_transaction()
     producer.produce(stage.prefix + "timer-request", b"", str(int(time.time())), partition=0)
     await asyncio.to_thread(producer.flush, 30)
-    begin_s = time.monotonic()
-    told_s: dict[str, float] = {}
-    # A busy machine takes longer to tell it: a short one then lasts longer too.
-    while (open_s := time.monotonic() - begin_s) < (15 if short else 120) or (len(told_s) < 2 and open_s < 30):
-        ready = await asyncio.gather(*(asyncio.to_thread(worker.get, "/readyz") for worker in stage.workers))
-        code, said = await stage.command("status")
-        is_told = code == 1 and "partition 0: requests wait behind an open transaction" in said
-        for where, tells in (("status", is_told), ("/readyz", any(status == 503 for status, _ in ready))):
-            if tells:
-                told_s.setdefault(where, time.monotonic() - begin_s)
-        await asyncio.sleep(1)
-    late = await asyncio.to_thread(_left, stage)
-    await asyncio.to_thread(producer.abort_transaction, 30)
+    end_s = time.monotonic() + (15 if short else 120)
+    try:
+        blocked = "requests wait behind an open transaction"
+        told = await stage.until_told({"/readyz": blocked, "status": f"partition 0: {blocked}"})
+        await asyncio.sleep(end_s - time.monotonic())
+        late = await asyncio.to_thread(_left, stage)
+    finally:
+        await asyncio.to_thread(producer.abort_transaction, 30)
     assert not late, f"{late} timers before the transaction did not fire while it was open"
-    told = ", ".join(f"{where} after {after_s:.0f} s" for where, after_s in told_s.items())
-    assert len(told_s) == 2, f"it was told by {told or 'nothing'} only"
-    assert short or max(told_s.values()) <= 30, f"told by {told}"
-    return f"told by {told}"
+    return told
 
 
 def _left(stage: Stage) -> int:
@@ -197,60 +193,68 @@ async def delete_topic(stage: Stage, load: Load, short: bool) -> str:
     return ""
 
 
-async def lose_topic(stage: Stage, load: Load, short: bool) -> str:
-    """Kill the only broker that has one of the callback topics, and start it again."""
-    lonely = stage.prefix + "lonely"
-    bootstrap = stage.kafka.bootstrap
-    await asyncio.to_thread(topics.make_topic, bootstrap, lonely, 1, 1)
-    node = stage.cluster.nodes[await stage.leader_of("lonely")]
-    count, before = 200, 20
+def lose_topic(replicas: int) -> Callable[[Stage, Load, bool], Awaitable[str]]:
+    """
+    Return the fault that kills the leader of a callback topic, and starts it again.
 
-    async def ask(amount: int) -> None:
-        begin = int(time.time()) + 2
-        for second in range(begin, begin + amount // 10):
-            await asyncio.to_thread(load.burst, 10, second, lonely)
+    The topic has so many *replicas* and demands that all are in sync.
+    """
 
-    async def fired(wanted: int) -> list[str]:
-        def names() -> list[str]:
-            with topics.reading(bootstrap, lonely) as reader:
-                return [callback.request for callback in reader.more(topics.callback_of)]
+    async def lost(stage: Stage, load: Load, short: bool) -> str:
+        lonely = stage.prefix + "lonely"
+        bootstrap = stage.kafka.bootstrap
+        await asyncio.to_thread(topics.make_topic, bootstrap, lonely, 1, replicas, replicas)
+        node = stage.cluster.nodes[await stage.leader_of("lonely")]
+        count, before = 200, 20
 
-        found: list[str] = []
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(90):
-                while len(found) < wanted:
-                    await asyncio.sleep(1)
-                    found = await asyncio.to_thread(names)
-        return found
+        async def ask(amount: int) -> None:
+            begin = int(time.time()) + 2
+            for second in range(begin, begin + amount // 10):
+                await asyncio.to_thread(load.burst, 10, second, lonely)
 
-    # Timers due there have fired when the broker dies, and nothing else is asked for until then. Kafka writes no marker
-    # to a partition without a leader (KAFKA-20734), so records of an open transaction there become visible with a later
-    # one, though it was aborted: see docs/operate.md.
-    await ask(before)
-    await fired(before)
-    while await stage.has_open_transaction("lonely"):  # noqa: ASYNC110  # a broker has to be asked
-        await asyncio.sleep(0.2)
-    await node.kill()
-    await ask(count - before)
+        # Timers due there have fired when the broker dies, and nothing else is asked for until then. Kafka writes no
+        # marker to a partition without a leader (KAFKA-20734), so records of an open transaction there become visible
+        # with a later one, though it was aborted: see docs/operate.md.
+        await ask(before)
+        await stage.fired(lonely, before)
+        while await stage.has_open_transaction("lonely"):  # noqa: ASYNC110  # a broker has to be asked
+            await asyncio.sleep(0.2)
+        await node.kill()
+        await ask(count - before)
 
-    def is_told() -> bool:
-        return any(f"{lonely} partition 0" in worker.child.log.read_text() for worker in stage.workers)
+        def is_told() -> bool:
+            return any(f"topic {lonely} takes no callbacks" in worker.child.log.read_text() for worker in stage.workers)
 
-    begin_s = time.monotonic()
-    # A busy machine takes longer to find out that nobody leads it: a short one then lasts longer too.
-    while (away_s := time.monotonic() - begin_s) < (15 if short else 30) or (not is_told() and away_s < 60):  # noqa: ASYNC110  # logs have to be read
-        await asyncio.sleep(1)  # logs have to be read
-    code, said = await stage.command("status")
-    await node.start()
-    await until_in_sync(stage.cluster)
-    assert code == 1, f"status finds nothing wrong: {said}"
-    assert f"{lonely}: partition 0 cannot be written or read" in said, said
+        begin_s = time.monotonic()
+        # A busy machine takes longer to find out that nobody leads it: a short one then lasts longer too.
+        while (away_s := time.monotonic() - begin_s) < (15 if short else 30) or (not is_told() and away_s < 60):  # noqa: ASYNC110  # logs have to be read
+            await asyncio.sleep(1)  # logs have to be read
+        code, said = await stage.command("status")
+        await node.start()
+        await until_in_sync(stage.cluster)
+        assert code == 1, f"status finds nothing wrong: {said}"
+        assert f"{lonely}: partition 0 cannot be written" in said, said
 
-    names = await fired(count)
-    assert is_told(), "no worker's log names the topic that was away"
-    fault = f"of {count} on the topic that was away {len(set(names))} fired, with {len(names)} callbacks"
-    assert (len(names), len(set(names))) == (count, count), fault
-    return f"{count} on the topic that was away, each fired once"
+        names = await stage.fired(lonely, count)
+        assert is_told(), "no worker's log names the topic that was away"
+        fault = f"of {count} on the topic that was away {len(set(names))} fired, with {len(names)} callbacks"
+        assert (len(names), len(set(names))) == (count, count), fault
+        return f"{count} on the topic that was away, each fired once"
+
+    return lost
+
+
+async def throttle(stage: Stage, load: Load, short: bool) -> str:
+    """Let workers write, then read, then use a broker's threads a little only, one after the other."""
+    entity = ("--bootstrap-server", stage.kafka.bootstrap, "--entity-type", "clients")
+    worker = (*entity, "--entity-name", f"{instance_name(stage.prefix)}.worker", "--alter")
+    for quota in ("producer_byte_rate=20000", "consumer_byte_rate=20000", "request_percentage=1"):
+        await kafka_configs(*worker, "--add-config", quota)
+        await asyncio.sleep(5 if short else 40)
+        await kafka_configs(*worker, "--delete-config", quota.partition("=")[0])
+    told = [worker.name for worker in stage.workers if "throttles client" in worker.log.read_text()]
+    assert told, "no worker's log calls it a quota"
+    return f"told by {' and '.join(told)}"
 
 
 async def step_clock(stage: Stage, load: Load, short: bool) -> str:
@@ -260,6 +264,18 @@ async def step_clock(stage: Stage, load: Load, short: bool) -> str:
     stage.clocks.step(await stage.leader_of("oscillator"), -0.5)
     await asyncio.sleep(10 if short else 150)
     return ""
+
+
+def keep_clocks(where: str, words: str) -> Callable[[Stage, Load, bool], Awaitable[str]]:
+    """Return the fault that leaves the clocks as wrong as they are: a /readyz or a log has to say the *words*."""
+
+    async def kept(stage: Stage, load: Load, short: bool) -> str:
+        end_s = time.monotonic() + (15 if short else 60)
+        told = await stage.until_told({where: words})
+        await asyncio.sleep(end_s - time.monotonic())
+        return told
+
+    return kept
 
 
 # --- one broker, and workers ------------------------------------------------------------------------------------------
@@ -378,9 +394,62 @@ FAULTS = {
         "clock steps back by 0.5 s; timers at any millisecond",
         step_clock,
         millis=1.0,
-        wrong_clocks=True,
+        clocks=Clocks,
     ),
-    "lose-topic": Fault("three brokers: the only replica of a callback topic away for 30 s", lose_topic),
+    "worker-clock": Fault(
+        "a worker's clock two hours fast",
+        keep_clocks("log", "s ahead of the brokers': nothing goes by it"),
+        1,
+        late_s=2,
+        brokers=1,
+        millis=0.5,
+        clocks=lambda folder: Clocks(folder, {1: 0.0}, {"worker-0": 7_200.0}),
+    ),
+    "oscillator-clock": Fault(
+        "an oscillator's clock an hour fast",
+        keep_clocks("/readyz", "s ahead of the brokers'; no tick is emitted"),
+        1,
+        late_s=2,
+        brokers=1,
+        millis=0.5,
+        clocks=lambda folder: Clocks(folder, {1: 0.0}, {"oscillator-0": 3_600.0}),
+    ),
+    "broker-clock": Fault(
+        "three brokers: the clock of one an hour fast (late and silence are by the clocks of the brokers)",
+        keep_clocks("log", "the clock of broker 3 differs from the brokers' time"),
+        millis=0.5,
+        clocks=lambda folder: Clocks(folder, {1: 0.0, 2: 0.0, 3: 3_600.0}, {}),
+    ),
+    "lose-topic": Fault("three brokers: the only replica of a callback topic away for 30 s", lose_topic(1)),
+    "lose-one-of-two": Fault(
+        "three brokers: one of two replicas of a callback topic away for 30 s, both are demanded", lose_topic(2), 13
+    ),
+    "lose-one-of-three": Fault(
+        "three brokers: one of three replicas of a callback topic away for 30 s, all are demanded", lose_topic(3), 13
+    ),
+    "quotas": Fault("quotas on what workers write, read and ask for, 40 s each", throttle, brokers=1),
+    "requests-anew": Fault(
+        "`timer-request` deleted and made anew, then `log another`", destroyed.make_requests_anew, brokers=1
+    ),
+    "topics-anew": Fault(
+        "`timer-reply`, `timer-rejected`, `timer-schedule`, `timer-planned` and `oscillator` deleted and made anew",
+        destroyed.make_own_topics_anew,
+        brokers=1,
+    ),
+    "truncate": Fault("requests deleted that paused workers have not read", destroyed.truncate, brokers=1),
+    "gap": Fault(
+        "requests deleted that wait, then a worker restarted, one killed, and one more",
+        destroyed.keep_in_stores,
+        brokers=1,
+    ),
+    "cut-requests": Fault(
+        "three brokers: unclean election of `timer-request`, then `log same`",
+        destroyed.cut("timer-request"),
+        cuttable="timer-request",
+    ),
+    "cut-seals": Fault(
+        "three brokers: unclean election of `timer-sealed`", destroyed.cut("timer-sealed"), cuttable="timer-sealed"
+    ),
     "kill-process": Fault(
         "kill -9 of one of two `--processes`, five times", kill_process, 2, brokers=1, options=[["--processes", "2"]]
     ),

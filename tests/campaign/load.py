@@ -4,10 +4,13 @@ A client that asks for timers at a steady rate, and cancels and moves some of th
 A thread of its own with librdkafka, which keeps records that it cannot write until a broker takes them.
 """
 
+import asyncio
 import heapq
 import random
 import threading
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from confluent_kafka import Producer
 from murmurhash2 import murmurhash2
@@ -34,6 +37,9 @@ class Load(threading.Thread):
     """
     Asks until `stop`, which returns once the brokers have taken everything.
 
+    Attributes:
+        replies: the topic of the answers.
+
     Args:
         bootstrap: addresses of the brokers.
         prefix: before the names of the service's topics.
@@ -55,7 +61,7 @@ class Load(threading.Thread):
         millis: float = 0.0,
     ) -> None:
         super().__init__(name="load", daemon=True)
-        self._requests, self._replies, self._callbacks = prefix + "timer-request", prefix + "timer-reply", callbacks
+        self._requests, self.replies, self.callbacks = prefix + "timer-request", prefix + "timer-reply", callbacks
         self._partitions = partitions
         self._rate = rate
         self._millis = millis
@@ -64,31 +70,51 @@ class Load(threading.Thread):
         self._count = 0
         self._questions: list[tuple[float, str]] = []
         self._over = threading.Event()
+        self._turn = threading.Lock()
         self._failed: list[str] = []
-        self._producer = Producer(
-            {
-                "bootstrap.servers": bootstrap,
-                "enable.idempotence": True,
-                "linger.ms": 5,
-                "queue.buffering.max.messages": 2_000_000,
-                "message.timeout.ms": 600_000,
-                # By default it waits 60 s for a broker that is silent, and nothing comes to the service meanwhile.
-                "socket.timeout.ms": 5_000,
-                # Told by the missing ones at the end.
-                "log_level": 0,
-            }
-        )
+        self._settings = {
+            "bootstrap.servers": bootstrap,
+            "enable.idempotence": True,
+            "linger.ms": 5,
+            "queue.buffering.max.messages": 2_000_000,
+            "message.timeout.ms": 600_000,
+            # By default it waits 60 s for a broker that is silent, and nothing comes to the service meanwhile.
+            "socket.timeout.ms": 5_000,
+            # Told by the missing ones at the end.
+            "log_level": 0,
+        }
+        self._producer = Producer(self._settings)
 
     def run(self) -> None:
         """Ask, in portions, as many as the time that has gone by says."""
         begin_s, asked = time.monotonic(), 0
         while not self._over.wait(_STEP_S):
-            due = int((time.monotonic() - begin_s) * self._rate)
-            for _ in range(due - asked):
-                self._ask()
-            asked = due
-            self._question()
-            self._producer.poll(0)
+            with self._turn:
+                due = int((time.monotonic() - begin_s) * self._rate)
+                for _ in range(due - asked):
+                    self._ask()
+                asked = due
+                self._question()
+                self._producer.poll(0)
+
+    @asynccontextmanager
+    async def anew(self, callbacks: str, replies: str) -> AsyncIterator[None]:
+        """
+        Ask for nothing in this block, and then for callbacks and answers on other topics, and nothing of timers before.
+
+        So a log whose offsets are given again can be judged apart from the one before. All that was asked has been
+        taken when the block begins.
+        """
+        await asyncio.to_thread(self._turn.acquire)
+        try:
+            await asyncio.to_thread(self._producer.flush, 120)
+            yield
+            self._questions.clear()
+            self.callbacks, self.replies = callbacks, replies
+            # A log that has lost records refuses the producer that had written them.
+            self._producer = Producer(self._settings)
+        finally:
+            self._turn.release()
 
     def stop(self, limit_s: float = 120) -> None:
         """
@@ -126,7 +152,7 @@ class Load(threading.Thread):
         while self._questions and self._questions[0][0] <= now_s:
             _, timer_id = heapq.heappop(self._questions)
             if self._chance.random() < 0.5:
-                cancel = Future(cancel=True, timerId=timer_id, replyTopic=self._replies)
+                cancel = Future(cancel=True, timerId=timer_id, replyTopic=self.replies)
                 self._send(timer_id, cancel, partition_of(timer_id, self._partitions))
                 continue
             second = int(now_s) + self._chance.randint(*_AHEAD_S)
@@ -139,14 +165,14 @@ class Load(threading.Thread):
 
     def _set(self, timer_id: str, second: int) -> None:
         future = self._future()
-        future.timerId, future.replyTopic = timer_id, self._replies
+        future.timerId, future.replyTopic = timer_id, self.replies
         self._send(str(second), future, partition_of(timer_id, self._partitions))
 
     def _future(self) -> Future:
         self._count += 1
         name = f"{self._prefix}-{self._count}"
         millis = self._chance.randrange(1_000) if self._millis and self._chance.random() < self._millis else 0
-        return Future(callBackTopic=self._callbacks, callBackKey=name, callBack=name.encode(), millis=millis)
+        return Future(callBackTopic=self.callbacks, callBackKey=name, callBack=name.encode(), millis=millis)
 
     def _send(self, key: str, future: Future, partition: int) -> None:
         self._producer.produce(

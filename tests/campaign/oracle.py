@@ -10,8 +10,9 @@ behind somebody's open transaction. Then the timer has to fire. This is counted 
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
+from typing import Self
 
 from kafka_timers.v1.future_pb2 import Future
 from kafka_timers.v1.reply_pb2 import Reply
@@ -73,17 +74,25 @@ class Expected:
 
     Attributes:
         timers: all requests, by name.
-        withdrawn: requests that were cancelled or replaced in time, with the name of the record that did it.
+        withdrawn: requests that need not fire, with the name of the record that has cancelled or replaced them in time,
+            or taken their place; empty where somebody has destroyed them.
         outcomes: the expected answers to each question, by the question's name.
+        instead: by request, the one that has taken its place, since its topic was unavailable.
     """
 
     timers: dict[str, Request] = field(default_factory=dict)
     withdrawn: dict[str, str] = field(default_factory=dict)
     outcomes: dict[str, int] = field(default_factory=dict)
+    instead: dict[str, str] = field(default_factory=dict)
 
     def must_fire(self) -> set[str]:
         """Return the requests that nothing has withdrawn."""
         return self.timers.keys() - self.withdrawn.keys()
+
+    def destroyed(self, name: str) -> None:
+        """Expect no callback and no answer of a record that somebody has destroyed; there may be some."""
+        self.withdrawn.setdefault(name, "")
+        self.outcomes.pop(name, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +113,7 @@ class Verdict:
         silence_s: the longest time in which some partition wrote no callback, from the fault on.
         skewed: callbacks before their moment, by the clock of a broker that is behind another one.
         skewed_max_ms: the most of that.
+        destroyed: timers that did not fire, since somebody had destroyed their requests.
     """
 
     timers: int
@@ -121,6 +131,13 @@ class Verdict:
     silence_s: float
     skewed: int = 0
     skewed_max_ms: int = 0
+    destroyed: int = 0
+
+    def __add__(self, other: Self) -> Self:
+        """Return both as one: counts are added, and of times the worse one stays."""
+        mine, theirs = asdict(self), asdict(other)
+        worse = {name for name in mine if name.endswith(("_s", "_ms"))}
+        return replace(self, **{n: max(mine[n], theirs[n]) if n in worse else mine[n] + theirs[n] for n in mine})
 
     def faults(self) -> dict[str, int]:
         """Return the counts that must be 0, and are not."""
@@ -134,8 +151,23 @@ def expected(requests: Iterable[Request]) -> Expected:
     # The last request of each id, until it is cancelled.
     last: dict[str, Request] = {}
     cancelled_by: dict[str, str] = {}
+    # By the first request of a timer, the one that has taken its place last.
+    aside: dict[str, str] = {}
     for request in requests:
         future = request.future
+        if future.HasField("insteadOf"):
+            first = future.insteadOf.request
+            before = told.timers[aside.get(first, first)]
+            # A cancel in time may have been read too late.
+            told.withdrawn.setdefault(before.name, request.name)
+            told.instead[before.name] = aside[first] = request.name
+            told.timers[request.name] = request
+            if not future.timerId or last.get(future.timerId) is before:
+                last |= {future.timerId: request} if future.timerId else {}
+            else:
+                # A later request of the id stands.
+                told.withdrawn[request.name] = request.name
+            continue
         if not future.cancel:
             told.timers[request.name] = request
         if not future.timerId:
@@ -196,8 +228,12 @@ def judge(
     for question, outcome in told.outcomes.items():
         given = answered.get(question)
         timer = withdrew.get(question)
-        overruled += timer is not None and given == {Reply.TOO_LATE} and fired[timer] > 0
-        wrong += given is not None and not _is_right(given, outcome, fired[timer] if timer else 0)
+        times = 0
+        while timer:
+            times += fired[timer]
+            timer = told.instead.get(timer)
+        overruled += outcome in _IN_TIME and given == {Reply.TOO_LATE} and times > 0
+        wrong += given is not None and not _is_right(given, outcome, times)
     missing = {name for name in must if not fired[name]}
     return Verdict(
         timers=len(told.timers),
@@ -215,6 +251,7 @@ def judge(
         silence_s=_silence_s(callbacks, {name.split(":")[0] for name in missing}, fault_ms, end_ms),
         skewed=len(seeming),
         skewed_max_ms=max(seeming, default=0),
+        destroyed=sum(not by and name in told.timers and not fired[name] for name, by in told.withdrawn.items()),
     )
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from campaign import topics
 from campaign.clocks import Clocks
 from campaign.faults import Fault
 from campaign.load import Load
-from campaign.oracle import Answer, Callback, Verdict, expected, judge
+from campaign.oracle import Callback, Expected, Request, Verdict, expected, judge
 from campaign.stage import Stage
 from kafka_timers.dev.broker import EmbeddedKafka
 
@@ -73,7 +73,7 @@ async def run(
         short: a fault of 20 s at most.
         clocks: of all processes; the brokers have theirs already.
     """
-    async with Stage(kafka, prefix, folder, options=fault.options, clocks=clocks) as stage:
+    async with Stage(kafka, prefix, folder, options=fault.options, clocks=clocks, cuttable=fault.cuttable) as stage:
         load = Load(kafka.bootstrap, prefix, stage.callbacks, stage.partitions, rate, seed, fault.millis)
         load.start()
         note = broken = ""
@@ -87,7 +87,7 @@ async def run(
             await asyncio.sleep(3 if short else 20)
         finally:
             await asyncio.to_thread(load.stop)
-        verdict = await asyncio.to_thread(_verdict, stage, fault_ms)
+        verdict = await asyncio.to_thread(_verdict, stage, load, fault_ms)
         if fault.afterwards:
             try:
                 note = f"{note}; {await fault.afterwards(stage)}"
@@ -113,21 +113,42 @@ def _too_slow(fault: Fault, verdict: Verdict) -> list[str]:
     return told
 
 
-def _verdict(stage: Stage, fault_ms: int) -> Verdict:
+def _verdict(stage: Stage, load: Load, fault_ms: int) -> Verdict:
+    with topics.reading(stage.kafka.bootstrap, stage.prefix + "timer-request") as reader:
+        log = reader.more(topics.request_of)
+    requests = [*stage.left, *log]
+    told = expected(_of_load(requests, load.callbacks, load.replies))
+    for one in requests:
+        if one.appended_ms in stage.unanswered_ms:
+            told.outcomes.pop(one.name, None)
+    verdict = _judged(stage, told, load.callbacks, load.replies, fault_ms)
+    if former := stage.former:
+        told = expected(_of_load(former.requests, former.callbacks, former.replies))
+        there = {(one.name, one.appended_ms) for one in log}
+        for one in former.requests:
+            if one.due_ms > former.since_ms and (one.name, one.appended_ms) not in there:
+                told.destroyed(one.name)
+        verdict += _judged(stage, told, former.callbacks, former.replies, fault_ms)
+    return verdict
+
+
+def _of_load(requests: Iterable[Request], callbacks: str, replies: str) -> Iterator[Request]:
+    """Yield those that the load has asked for; a fault judges the requests on its own topics itself."""
+    for one in requests:
+        if one.future.replyTopic == replies if one.future.cancel else one.future.callBackTopic == callbacks:
+            yield one
+
+
+def _judged(stage: Stage, told: Expected, callback_topic: str, reply_topic: str, fault_ms: int) -> Verdict:
     bootstrap = stage.kafka.bootstrap
-    with topics.reading(bootstrap, stage.prefix + "timer-request") as reader:
-        requests = reader.more(topics.request_of)
-    # A fault judges the requests on its own topics itself.
-    here = (one for one in requests if one.future.cancel or one.future.callBackTopic == stage.callbacks)
-    told = expected(here)
-    last_s = max(request.due_ms for request in told.timers.values()) / 1000
+    last_s = max(request.asked_ms for request in told.timers.values()) / 1000
     with (
-        topics.reading(bootstrap, stage.callbacks) as callback_reader,
-        topics.reading(bootstrap, stage.prefix + "timer-reply") as reply_reader,
+        topics.reading(bootstrap, callback_topic) as callback_reader,
+        topics.reading(bootstrap, reply_topic) as reply_reader,
     ):
         callbacks: list[Callback] = []
-        answers: list[Answer] = []
-        unfired, unanswered = told.must_fire(), {*told.outcomes}
+        answers = [*stage.answers]
+        unfired, unanswered = told.must_fire(), told.outcomes.keys() - {answer.asked for answer in answers}
         while (unfired or unanswered) and time.time() < last_s + _DRAIN_S:
             fired, given = callback_reader.more(topics.callback_of), reply_reader.more(topics.answer_of)
             unfired -= {callback.request for callback in fired}

@@ -1,12 +1,14 @@
 """The system under test: brokers, two oscillators and some workers, as processes that an operator would start."""
 
 import asyncio
+import contextlib
 import os
 import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -15,6 +17,7 @@ from partable import PartableCluster
 
 from campaign import topics
 from campaign.clocks import Clocks
+from campaign.oracle import Answer, Request
 from kafka_timers.broker.bounds import LogBounds
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
@@ -22,7 +25,7 @@ from kafka_timers.dev.broker import EmbeddedKafka, free_port
 from kafka_timers.dev.process import Child
 from kafka_timers.worker.sender import transactional_ids
 
-__all__ = ["Process", "Stage"]
+__all__ = ["Former", "Process", "Stage"]
 
 _READY_LIMIT_S = 600.0
 
@@ -81,6 +84,24 @@ class Process:
             return 0, str(error)
 
 
+@dataclass(frozen=True)
+class Former:
+    """
+    A log of requests that is there no more, or not as it was.
+
+    Attributes:
+        requests: all of it.
+        callbacks: the topic on which they were to fire.
+        replies: the topic of their answers.
+        since_ms: what it has lost may have had no effect from then on, in UNIX milliseconds.
+    """
+
+    requests: Sequence[Request]
+    callbacks: str
+    replies: str
+    since_ms: int
+
+
 class Stage:
     """
     Brokers that run, and the service on topics of its own.
@@ -92,6 +113,14 @@ class Stage:
         partitions: of `timer-request` and of the callback topic.
         options: of the workers, one sequence for each.
         clocks: of all processes; right ones by default.
+        cuttable: an own topic, named without the prefix, that has two replicas only, on the brokers 1 and 2, of which
+            one that is behind may become leader.
+
+    Attributes:
+        former: the log of requests before it was destroyed, to be judged apart.
+        left: requests that have left the log, and must fire all the same.
+        answers: answers that were there before their topic was made anew.
+        unanswered_ms: the milliseconds in which a question was appended whose answer may be lost.
     """
 
     def __init__(
@@ -102,7 +131,13 @@ class Stage:
         partitions: int = 4,
         options: Sequence[Sequence[str]] = ((), ()),
         clocks: Clocks | None = None,
+        cuttable: str = "",
     ) -> None:
+        self.former: Former | None = None
+        self.left: list[Request] = []
+        self.answers: list[Answer] = []
+        self.unanswered_ms = range(0)
+        self.cuttable = cuttable
         self.kafka = kafka
         self.prefix = prefix
         self.folder = folder
@@ -115,11 +150,16 @@ class Stage:
         self.oscillators = [
             self._process(f"oscillator-{n}", ["oscillator", *where, "--replica", str(n)]) for n in (0, 1)
         ]
-        self.workers = []
-        for number, more in enumerate(options):
-            name = f"worker-{number}"
-            command = ["worker", *where, "--group", self.group, "--data-dir", str(folder / name), *more]
-            self.workers.append(self._process(name, command))
+        self.workers: list[Process] = []
+        for more in options:
+            self.add_worker(*more)
+
+    def add_worker(self, *options: str) -> Process:
+        """Return one more worker, with a disk of its own, which was not started yet."""
+        name = f"worker-{len(self.workers)}"
+        command = ["worker", *self._where, "--group", self.group, "--data-dir", str(self.folder / name), *options]
+        self.workers.append(self._process(name, command))
+        return self.workers[-1]
 
     def _process(self, name: str, command: Sequence[str]) -> Process:
         environment = self.clocks.of_process(name) if self.clocks else {}
@@ -156,6 +196,9 @@ class Stage:
         await asyncio.gather(*(process.kill() for process in self.processes))
 
     async def _start(self) -> None:
+        if self.cuttable:
+            name = self.prefix + self.cuttable
+            await asyncio.to_thread(topics.make_cuttable_topic, self.kafka.bootstrap, name, self.partitions)
         status, said = await self.command("topics", "create", "--partitions", str(self.partitions))
         assert status == 0, said
         await asyncio.to_thread(topics.make_topic, self.kafka.bootstrap, self.callbacks, self.partitions)
@@ -180,6 +223,57 @@ class Stage:
                 process.kill()
                 await process.wait()
         return process.returncode or 0, said.decode()
+
+    async def until_told(self, words: Mapping[str, str], limit_s: float = 30) -> str:
+        """
+        Wait until each place has said its *words*: /readyz or the log of some process, or `status`.
+
+        Returns:
+            After how many seconds each of them did, for the table.
+
+        Raises:
+            AssertionError: one of them did not within *limit_s*.
+        """
+        begin_s, told_s = time.monotonic(), dict[str, float]()
+        while len(told_s) < len(words) and time.monotonic() < begin_s + limit_s:
+            answers = await asyncio.gather(*(asyncio.to_thread(one.get, "/readyz") for one in self.processes))
+            code, said = await self.command("status")
+            texts = {
+                "/readyz": [body for status, body in answers if status == 503],
+                "status": [said] if code == 1 else [],
+                "log": [one.log.read_text() for one in self.processes],
+            }
+            for where, wanted in words.items():
+                if any(wanted in text for text in texts[where]):
+                    told_s.setdefault(where, time.monotonic() - begin_s)
+            await asyncio.sleep(0.5)
+        told = ", ".join(f"{where} after {after_s:.0f} s" for where, after_s in told_s.items())
+        assert len(told_s) == len(words), f"it was told by {told or 'nothing'} only"
+        return f"told by {told}"
+
+    async def fired(self, topic: str, wanted: int, limit_s: float = 90) -> list[str]:
+        """Return the requests of the callbacks on *topic*, as soon as there are so many as *wanted*, or time is up."""
+
+        def names() -> list[str]:
+            with topics.reading(self.kafka.bootstrap, topic) as reader:
+                return [callback.request for callback in reader.more(topics.callback_of)]
+
+        found: list[str] = []
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                while len(found) < wanted:
+                    await asyncio.sleep(1)
+                    found = await asyncio.to_thread(names)
+        return found
+
+    async def requests(self) -> list[Request]:
+        """Return the log of requests as it is now."""
+
+        def read() -> list[Request]:
+            with topics.reading(self.kafka.bootstrap, self.prefix + "timer-request") as reader:
+                return reader.more(topics.request_of)
+
+        return await asyncio.to_thread(read)
 
     async def has_open_transaction(self, topic: str) -> bool:
         """Tell whether a transaction has something in partition 0 of *topic*, which is named without the prefix."""

@@ -43,6 +43,7 @@ such a broker in the middle of a transaction, Kafka 4.3.1 may double the records
 - *Late*: from the moment a timer is due until the broker appended its callback, in the worst run.
 - *Silence*: the longest time in which some partition wrote no callback, as the median and the worst of the runs. The
   least possible value is 1 s. With less than 250 timers a second in a partition, a second may be empty.
+- *Destroyed*: timers that did not fire since somebody had destroyed their requests. All that is not destroyed fires.
 - *Short*: the fault lasts 20 s at most and comes once, as in `make test` (`--short`).
 
 """
@@ -83,5 +84,7 @@ def _row(title: str, rate: float, group: list[Mapping[str, Any]]) -> str:
             f"{skewed:,} came up to {max(one['skewed_max_ms'] for one in group if 'skewed' in one)} ms before their "
             "moment, by the clock of a broker that is behind the one with the ticks"
         )
+    if destroyed := sum(one.get("destroyed", 0) for one in group):
+        told.append(f"{destroyed:,} timers were destroyed with their requests")
     notes = "; ".join(dict.fromkeys(told))
     return "| " + " | ".join([title, str(len(group)), f"{rate:,.0f}", *sums, late, silence, notes]) + " |\n"

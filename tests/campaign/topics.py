@@ -12,17 +12,45 @@ from campaign.oracle import Answer, Callback, Request
 from kafka_timers.v1.future_pb2 import Future
 from kafka_timers.v1.reply_pb2 import Reply
 
-__all__ = ["Reader", "answer_of", "callback_of", "delete_topic", "leader_of", "make_topic", "reading", "request_of"]
+__all__ = [
+    "Reader",
+    "answer_of",
+    "callback_of",
+    "delete_topic",
+    "leader_of",
+    "make_cuttable_topic",
+    "make_topic",
+    "reading",
+    "record_of",
+    "request_of",
+]
 
 _LIMIT_S = 600.0
 _T = TypeVar("_T")
 
 
-def make_topic(bootstrap: str, name: str, partitions: int, replication: int = -1) -> None:
+def make_topic(bootstrap: str, name: str, partitions: int, replication: int = -1, in_sync_min: int = 0) -> None:
     """Make a topic whose records carry the broker's time, with the broker's default of replicas unless told."""
-    config = {"message.timestamp.type": "LogAppendTime"}
+    config = {"message.timestamp.type": "LogAppendTime"} | (
+        {"min.insync.replicas": str(in_sync_min)} if in_sync_min else {}
+    )
     topic = NewTopic(name, partitions, replication, config=config)
     # Kept by a name: its questions end with it.
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    admin.create_topics([topic])[name].result(_LIMIT_S)
+
+
+def make_cuttable_topic(bootstrap: str, name: str, partitions: int) -> None:
+    """Make a topic on the brokers 1 and 2, of which one that is behind may become leader, when the other is away."""
+    config = {
+        "message.timestamp.type": "LogAppendTime",
+        "unclean.leader.election.enable": "true",
+        "min.insync.replicas": "1",
+        "cleanup.policy": "compact" if name.endswith("timer-sealed") else "delete",
+        "retention.ms": "-1",
+        "min.compaction.lag.ms": "604800000",
+    }
+    topic = NewTopic(name, partitions, replica_assignment=[[1, 2]] * partitions, config=config)
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     admin.create_topics([topic])[name].result(_LIMIT_S)
 
@@ -110,6 +138,11 @@ def callback_of(message: Message) -> Callback:
     name = headers.get("timer-request", b"").decode()
     key, value = _bytes(message.key()).decode(), _bytes(message.value())
     return Callback(name, message.timestamp()[1], key, value, message.partition())
+
+
+def record_of(message: Message) -> tuple[int, int, bytes]:
+    """Return place and value of a record of any topic."""
+    return message.partition(), message.offset(), _bytes(message.value())
 
 
 def answer_of(message: Message) -> Answer:
