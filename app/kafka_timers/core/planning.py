@@ -2,11 +2,12 @@
 Planning: decides which runs of a partition's schedules to request, and which to cancel.
 
 Pure. The planner passes in the records of `timer-planned` and `timer-schedule`. Each second it asks for a step, writes
-the step in one transaction, and reports that. All instants are UNIX milliseconds; "now" is the newest tick.
+the step in one transaction, and reports that. All instants are UNIX milliseconds; "now" is the newest tick. A run is
+due at its instant, or later by its jitter.
 
-    a run is requested          a minute or more ahead, so it fires in time while no planner works
-    a run is missed             when the planner comes to it later than 5 s; `catch_up` decides about it
-    a change counts             for the runs that are more than 5 s ahead when the planner reads it
+    a run is requested          a minute or more before its instant, so it fires in time while no planner works
+    a run is missed             when the planner comes to it more than 5 s after it is due; `catch_up` decides about it
+    a change counts             for the runs that are due in more than 5 s when the planner reads it
 
 Runs that are already requested when a schedule changes, is paused or deleted:
 
@@ -21,13 +22,14 @@ Runs are therefore cancelled only when no change can bring them back: a change d
 import heapq
 import struct
 from collections import Counter
-from collections.abc import Iterable, MutableSequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import accumulate, islice
+from itertools import islice
 from typing import NamedTuple
 
 import xxhash
 
+from kafka_timers.core.planned_runs import asked_in, drop, dropped_in, set_asked, set_dropped
 from kafka_timers.core.schedules import (
     CatchUp,
     Planned,
@@ -52,7 +54,7 @@ AHEAD_MS = 60_000
 _STRIDE_LEAST_S, _STRIDE_SPREAD_S = 10, 10
 # A change does not touch runs that are this close or closer.
 EDGE_MS = 5_000
-# A run that is requested no later than this was not missed.
+# A run that is requested no later than this after it is due was not missed.
 _MISSED_MS = 5_000
 # Most runs of one schedule in one step.
 _RUNS_MAX = 1_000
@@ -162,18 +164,30 @@ class Plans:
         if entry is None and value is None:
             self._changed.pop(name, None)
             return
-        if entry is not None and (planned := _planned_in(entry)).schedule == offset:
+        if entry is not None and _is_by(planned := _planned_in(entry), offset, value):
             # Drop earlier records of this schedule, which may still wait here.
             self._changed.pop(name, None)
             self._set(name, planned, value)
             return
         self._changed[name] = _Record(offset, appended_ms, value)
 
-    def loaded(self) -> None:
-        """Treat schedules as deleted that have a plan but no record any more."""
-        for name, entry in self._entries.items():
-            if _schedule_in(entry) is None and name not in self._changed:
-                self._changed[name] = _Record(_planned_in(entry).schedule, 0, None)
+    def loaded(self, end: int) -> int:
+        """
+        Treat schedules as deleted that have a plan but no record any more, and return their number.
+
+        Args:
+            end: offset before which all records of `timer-schedule` were passed in. The record of a plan that lies
+                behind it was read by another planner, so its schedule is not deleted.
+        """
+        gone = {
+            name: _Record(offset, 0, None)
+            for name, entry in self._entries.items()
+            if _schedule_in(entry) is None
+            and name not in self._changed
+            and (offset := _planned_in(entry).schedule) < end
+        }
+        self._changed |= gone
+        return len(gone)
 
     def zones_changed(self) -> int:
         """Plan all cron expressions anew, with the current time zones, and return their number."""
@@ -263,56 +277,66 @@ class Plans:
         planned, value = _planned_in(entry), _schedule_in(entry)
         self._cancel(step, name, planned)
         if value is not None and planned.next_ms:
-            schedule = Schedule.FromString(value)
-            _extend(step, name, schedule, timetable_of(schedule, is_checked=True), planned)
+            # Since another planner took it, a library or a limit of a topic may have changed.
+            if times := self._times(step, name, _Record(planned.schedule, 0, value), is_checked=True):
+                _extend(step, name, *times, planned)
+            else:
+                planned.next_ms = 0
         self._put(step, name, planned, value)
 
     def _replan(self, step: Step, name: bytes) -> None:
         """Plan a schedule anew by its newest record."""
-        record, entry, now_ms = self._changed[name], self._entries.get(name), step.now_ms
-        planned = _planned_in(entry) if entry is not None else None
-        schedule, timetable = None, None
-        try:
-            if record.value is not None:
-                _check_id(name)
-                schedule = schedule_from(record.value)
-                _check_size(name, record.value, self._bytes_max)
-                timetable = timetable_of(schedule)
-        except ScheduleError as error:
-            step.refused.append(Refused(record.offset, name, record.value or b"", str(error)))
-        if planned is None:
-            planned = Planned(planned_ms=record.appended_ms - 1)
-        else:
+        record, entry, edge_ms = self._changed[name], self._entries.get(name), step.now_ms + EDGE_MS
+        planned = Planned()
+        if entry is not None:
+            planned = _planned_in(entry)
             self._cancel(step, name, planned)
-            _drop(planned, now_ms)
-            edge_ms = now_ms + EDGE_MS
-            is_behind = 0 < planned.next_ms <= edge_ms
-            planned.planned_ms = max(planned.planned_ms, record.appended_ms - 1) if is_behind else edge_ms
-        planned.schedule, planned.next_ms = record.offset, 0
-        if schedule and timetable and not schedule.paused:
-            _extend(step, name, schedule, timetable, planned)
+            drop(planned, edge_ms)
+        # A broker whose clock is ahead appends a record later than now.
+        planned.planned_ms = min(max(planned.planned_ms, record.appended_ms - 1), edge_ms)
+        planned.schedule, planned.digest, planned.next_ms = record.offset, _digest(record.value), 0
+        times = None if record.value is None else self._times(step, name, record)
+        if times and not times[0].paused:
+            _extend(step, name, *times, planned)
         self._put(step, name, planned, record.value)
+
+    def _times(
+        self, step: Step, name: bytes, record: _Record, *, is_checked: bool = False
+    ) -> tuple[Schedule, Timetable] | None:
+        """Return the schedule of *record* and its times; None if it cannot be planned, which refuses it."""
+        value = record.value or b""
+        try:
+            _check_id(name)
+            schedule = schedule_from(value)
+            _check_size(name, value, self._bytes_max)
+            return schedule, timetable_of(schedule, is_checked=is_checked)
+        except ScheduleError as error:
+            step.refused.append(Refused(record.offset, name, value, str(error)))
+            return None
 
     def _cancel(self, step: Step, name: bytes, planned: Planned) -> None:
         """Cancel the dropped runs that are due soon, and forget those that are over."""
-        left, now_ms = [], step.now_ms
+        left, now_ms = {}, step.now_ms
         if planned.asked_ms:
-            _set_runs(planned.asked_ms, [run_ms for run_ms in _runs(planned.asked_ms) if run_ms > now_ms])
+            set_asked(planned, {run_ms: due for run_ms, due in asked_in(planned).items() if due > now_ms})
         if not planned.dropped_ms:
             planned.cancelled_ms = 0
             return
-        for run_ms in _runs(planned.dropped_ms):
-            if run_ms <= now_ms:
+        for run_ms, due in dropped_in(planned).items():
+            if due <= now_ms:
                 # No planner was there to cancel it, so it has fired.
-                planned.runs += run_ms > planned.cancelled_ms
+                planned.runs += due > planned.cancelled_ms
                 continue
-            left.append(run_ms)
-            if planned.cancelled_ms < run_ms <= now_ms + EDGE_MS:
+            left[run_ms] = due
+            if planned.cancelled_ms < due <= now_ms + EDGE_MS:
                 cancel = Future(timerId=run_id(name.decode(), run_ms), cancel=True, condition=Condition.IF_PENDING)
                 step.requests.append(_Write(cancel.timerId.encode(), b"", cancel.SerializeToString()))
                 step.counts["cancelled"] += 1
         planned.cancelled_ms = max(planned.cancelled_ms, now_ms + EDGE_MS) if left else 0
-        _set_runs(planned.dropped_ms, left)
+        set_dropped(planned, left)
+        if not planned.next_ms:
+            # A schedule that comes back does not bring back what was cancelled.
+            planned.planned_ms = max(planned.planned_ms, planned.cancelled_ms)
 
     def _put(self, step: Step, name: bytes, planned: Planned, value: bytes | None) -> None:
         if value is None and not planned.asked_ms and not planned.dropped_ms:
@@ -325,14 +349,16 @@ class Plans:
 def _extend(step: Step, name: bytes, schedule: Schedule, timetable: Timetable, planned: Planned) -> None:
     """Request the runs behind the planned ones, as far as they must be known by now."""
     schedule_id, now_ms = name.decode(), step.now_ms
-    through_ms = now_ms + AHEAD_MS + _stride_ms(name)
-    asked, dropped = list(_runs(planned.asked_ms)), set(_runs(planned.dropped_ms))
+    through_ms, missed_ms = now_ms + AHEAD_MS + _stride_ms(name), now_ms - _MISSED_MS
+    asked, dropped = asked_in(planned), dropped_in(planned)
     after_ms = planned.planned_ms
 
-    def ask(run_ms: int) -> None:
+    def due_of(run_ms: int) -> int:
+        return due_ms(name, schedule, run_ms)
+
+    def ask(run_ms: int, due: int) -> None:
         planned.runs += 1
-        due = due_ms(name, schedule, run_ms)
-        if due < now_ms - _MISSED_MS:
+        if due <= now_ms - _MISSED_MS:
             # Make it due now, since a worker knows an id for an hour after its second.
             due = now_ms
         future = future_of_run(schedule_id, schedule, run_ms, planned.runs)
@@ -342,47 +368,57 @@ def _extend(step: Step, name: bytes, schedule: Schedule, timetable: Timetable, p
         step.requests.append(_Write(future.timerId.encode(), b"%d" % (due // 1000), value))
         step.size += len(value)
         step.counts["replaced" if run_ms in dropped else "asked"] += 1
-        dropped.discard(run_ms)
-        if run_ms > now_ms:
-            asked.append(run_ms)
+        dropped.pop(run_ms, None)
+        if due > now_ms:
+            asked[run_ms] = due
 
     def is_over() -> bool:
         return bool(schedule.runs_max) and planned.runs >= schedule.runs_max
 
-    missed_ms = now_ms - _MISSED_MS
+    # Their instants are over, and they are not due yet: a change reaches them.
+    for run_ms, due in list(dropped.items()):
+        if run_ms <= after_ms and due > planned.cancelled_ms and timetable.has(run_ms) and not is_over():
+            ask(run_ms, due_of(run_ms))
+    made_up_ms, last_ms = now_ms, None
     next_ms = planned.next_ms or timetable.next_after(after_ms)
     if next_ms is not None and next_ms <= missed_ms:
         oldest_ms = max(after_ms, now_ms - timetable.window_ms - 1)
+        # What has its instant up to here was due, with any jitter.
+        since_ms = missed_ms - schedule.jitter_ms
         if schedule.catch_up == CatchUp.CATCH_UP_ALL:
-            after_ms = oldest_ms
-        else:
-            if schedule.catch_up != CatchUp.CATCH_UP_NONE and not is_over():
-                last_ms = timetable.last_between(oldest_ms, missed_ms)
-                if last_ms is not None:
-                    ask(last_ms)
-            after_ms = missed_ms
+            made_up_ms = oldest_ms
+            since_ms = min(since_ms, oldest_ms)
+        elif schedule.catch_up != CatchUp.CATCH_UP_NONE:
+            last_ms = _last_missed(timetable, oldest_ms, since_ms, missed_ms, due_of)
+            since_ms = since_ms if last_ms is None else min(since_ms, last_ms - 1)
+        after_ms = max(after_ms, since_ms)
         next_ms = timetable.next_after(after_ms)
     for _ in range(_RUNS_MAX):
         if next_ms is None or next_ms > through_ms or is_over():
             after_ms = max(after_ms, through_ms)
             break
-        ask(next_ms)
+        due = due_of(next_ms)
+        if due > missed_ms or next_ms > made_up_ms or next_ms == last_ms:
+            ask(next_ms, due)
         after_ms, next_ms = next_ms, timetable.next_after(next_ms)
         if step.is_full:
             break
     if is_over():
         next_ms = None
     planned.planned_ms, planned.next_ms = after_ms, next_ms or 0
-    _set_runs(planned.asked_ms, asked)
-    _set_runs(planned.dropped_ms, sorted(dropped))
+    set_asked(planned, asked)
+    set_dropped(planned, dropped)
 
 
-def _drop(planned: Planned, now_ms: int) -> None:
-    edge_ms, runs = now_ms + EDGE_MS, list(_runs(planned.asked_ms))
-    ahead = [run_ms for run_ms in runs if run_ms > edge_ms]
-    planned.runs -= len(ahead)
-    _set_runs(planned.asked_ms, runs[: len(runs) - len(ahead)])
-    _set_runs(planned.dropped_ms, sorted({*_runs(planned.dropped_ms), *ahead}))
+def _last_missed(
+    timetable: Timetable, oldest_ms: int, due_ms: int, missed_ms: int, due_of: Callable[[int], int]
+) -> int | None:
+    """Return the last missed run later than *oldest_ms*; all up to *due_ms* are missed, later ones if they were due."""
+    last_ms, run_ms = None, timetable.next_after(max(oldest_ms, due_ms))
+    while run_ms is not None and run_ms <= missed_ms:
+        last_ms = run_ms if due_of(run_ms) <= missed_ms else last_ms
+        run_ms = timetable.next_after(run_ms)
+    return timetable.last_between(oldest_ms, due_ms) if last_ms is None else last_ms
 
 
 def _stride_ms(name: bytes) -> int:
@@ -391,12 +427,14 @@ def _stride_ms(name: bytes) -> int:
 
 def _wake_ms(planned: Planned, *, is_deleted: bool) -> int:
     waits = [planned.next_ms - AHEAD_MS] if planned.next_ms else []
-    if is_deleted:
-        waits += [run_ms + 1000 for run_ms in _runs(planned.asked_ms)][-1:]
+    if is_deleted and planned.asked_ms:
+        waits.append(max(asked_in(planned).values()) + 1000)
     if planned.dropped_ms:
-        runs = list(_runs(planned.dropped_ms))
-        waits += [run_ms - EDGE_MS for run_ms in runs if run_ms > planned.cancelled_ms][:1] or [runs[-1] + 1000]
-    return max(0, min(waits, default=_NEVER)) if waits else _NEVER
+        dues = dropped_in(planned).values()
+        left = [due for due in dues if due > planned.cancelled_ms]
+        waits.append(min(left) - EDGE_MS if left else max(dues) + 1000)
+    # In whole seconds, as time goes by: it is not looked at before something is to be done.
+    return max(0, -(-min(waits) // 1000) * 1000) if waits else _NEVER
 
 
 def _check_id(name: bytes) -> None:
@@ -418,16 +456,13 @@ def _check_size(name: bytes, value: bytes, bytes_max: int) -> None:
         )
 
 
-def _runs(differences: Iterable[int]) -> Iterable[int]:
-    return accumulate(differences)
+def _is_by(planned: Planned, offset: int, value: bytes | None) -> bool:
+    """Tell whether a schedule was planned by its record at *offset* with this *value*."""
+    return bool(planned.schedule == offset and planned.digest == _digest(value))
 
 
-def _set_runs(field: MutableSequence[int], runs: Iterable[int]) -> None:
-    before, differences = 0, []
-    for run_ms in runs:
-        differences.append(run_ms - before)
-        before = run_ms
-    field[:] = differences
+def _digest(value: bytes | None) -> int:
+    return xxhash.xxh64_intdigest(value or b"")
 
 
 def _packed(wake_ms: int, planned: bytes, schedule: bytes | None) -> bytes:

@@ -36,6 +36,8 @@ _LIMIT_MS = SECOND_LIMIT * 1000
 _WINDOW_S = 86_400
 _INSTANTS_MAX = 10_000
 _JITTER_MAX_MS = 86_400_000
+# Most runs of a schedule that may wait for their jitter at a time: a plan names each of them.
+_JITTERED_MAX = 2_000
 # Fields of `Future` that a schedule's callback may have.
 _CALLBACK_FIELDS = frozenset(
     (
@@ -84,6 +86,10 @@ class Timetable:
         """Return the first run later than *ms*; None if there is none."""
         found = self._times.next_after(max(ms, self._from_ms - 1))
         return None if found is None or found >= self._until_ms else found
+
+    def has(self, run_ms: int) -> bool:
+        """Tell whether *run_ms* is a run."""
+        return self.next_after(run_ms - 1) == run_ms
 
     def last_between(self, after_ms: int, to_ms: int) -> int | None:
         """Return the last run later than *after_ms*, at *to_ms* or before; None if there is none."""
@@ -142,6 +148,13 @@ def timetable_of(schedule: Schedule, *, is_checked: bool = False) -> Timetable:
     """
     if not is_checked:
         _check(schedule)
+    timetable = _timetable(schedule)
+    if not is_checked and schedule.jitter_ms >= _JITTERED_MAX * LEAST_EVERY_MS:
+        _check_jitter(schedule.jitter_ms, timetable)
+    return timetable
+
+
+def _timetable(schedule: Schedule) -> Timetable:
     kind = schedule.WhichOneof("when")
     if kind == "cron":
         cron = schedule.cron
@@ -169,6 +182,17 @@ def timetable_of(schedule: Schedule, *, is_checked: bool = False) -> Timetable:
             )
         return Timetable(schedule, _Instants(at_ms))
     raise ScheduleError("is missing: give a cron expression, an interval or instants", field="when")
+
+
+def _check_jitter(jitter_ms: int, timetable: Timetable) -> None:
+    first_ms = run_ms = timetable.next_after(0)
+    for _ in range(_JITTERED_MAX):
+        if run_ms is None or first_ms is None or run_ms - first_ms > jitter_ms:
+            return
+        run_ms = timetable.next_after(run_ms)
+    raise ScheduleError(
+        f"{jitter_ms} is longer than it takes to have {_JITTERED_MAX} runs: give a shorter one", field="jitter_ms"
+    )
 
 
 def _check(schedule: Schedule) -> None:

@@ -76,7 +76,7 @@ class SchedulePlanner:
         # again and again, and never plans, is as far behind as one that does not join.
         self._failing_s: float | None = None
         # Why planning has failed last, as a whole and by partition.
-        self._trouble = "has not joined the group yet"
+        self._trouble = ""
         self._troubles: dict[int, str] = {}
         metrics.behind.set_function(self._behind_s)
 
@@ -95,7 +95,7 @@ class SchedulePlanner:
     def problems(self) -> list[str]:
         """Return reasons, as sentences, why schedules are not planned; none when they are."""
         if not self._sharing.is_member:
-            return [self._trouble]
+            return [self._trouble or "has not joined the group yet"]
         behind_s = self._behind_s()
         why = next(iter(self._troubles.values()), self._trouble)
         behind = f"schedules have not been planned for {behind_s:.0f} s"
@@ -182,11 +182,9 @@ class SchedulePlanner:
     def _on_tick(self, number: int, key: bytes | None, appended_ms: int, epoch: int) -> None:
         second = number_in(key)
         # The worker that owns the partition tells of ticks that are none.
-        if second is None or tick_second(second, appended_ms, SKEW_S) is None:
+        if second is None or (now_s := tick_second(second, appended_ms, SKEW_S)) is None:
             return
         self._clock.read(number, TickRead(appended_ms, self._clock.elapsed_s(), epoch))
-        # Seconds that were missed are ticked anew, one behind the other. Runs missed in them are known at once.
-        now_s = appended_ms // 1000
         if now_s > self._seconds.get(number, 0):
             self._seconds[number] = now_s
             if ticked := self._ticked.get(number):

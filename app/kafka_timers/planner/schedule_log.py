@@ -5,8 +5,8 @@ One partition of schedules: read, planned by ticks, and written in transactions.
     oscillator ──────▶           timer-planned   ├ one transaction
                                  invalid records ┘ ──▶ timer-rejected
 
-The next planner of the partition shuts out the one before, and writes a record of its own to `timer-planned`. When it
-reads that record, it has read all that any planner before has committed, whichever broker answers. So each run is
+The next planner of the partition shuts out the one before, and writes a barrier to both of its topics. When it has read
+up to there, it has read all that any planner or client before has committed, whichever broker answers. So each run is
 requested once, whichever planner dies.
 """
 
@@ -16,8 +16,10 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 
+from aiokafka.errors import KafkaError
+
 from kafka_timers.adapters.commands import SourceRecord
-from kafka_timers.adapters.source import SourceLog
+from kafka_timers.adapters.source import SourceLog, read_through
 from kafka_timers.broker.bounds import LogBounds
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.odd_batches import shown
@@ -45,7 +47,7 @@ log = logging.getLogger(__name__)
 SCHEDULE_INVALID = "schedule-invalid"
 WHY_HEADER = REJECT_PREFIX + "why"
 
-_TAKEOVER_KEY, _PLANNER_KEY = OWN_KEYS + b"takeover", OWN_KEYS + b"planner"
+_PLANNER_KEY = OWN_KEYS + b"planner"
 # Of one transaction. A second that begins meanwhile fires after it: 131 ms late with 4,000 records.
 _RECORDS_MAX = 500
 _READ_RECORDS = 500
@@ -87,8 +89,8 @@ class PlannedPartition:
         self._metrics = metrics
         self._clock = clock
         self._plans = Plans(outlet.requests_take.batch_bytes_max - OVERHEAD_BYTES)
-        self._zones = ""
-        self._topic_id = cluster.topic_id(topics.schedules)
+        self._before = Planner()
+        self._topic_ids = self._ids()
         name = transactional_id(settings.topic_prefix, "planner", topics.schedules, number)
         timeout_s = settings.transaction_timeout_s
         self._producer = Producer(cluster, name, timeout_s, outlet.batch_bytes, f"planner {number}")
@@ -103,13 +105,13 @@ class PlannedPartition:
         topics, number = self._topics, self._number
         try:
             await self._producer.start()
-            taken_over = await self._take_over()
-            await self._read(topics.planned, taken_over + 1, self._take_planned)
-            bounds = LogBounds(self._cluster, topics.schedules)
-            position = await self._read(topics.schedules, await bounds.end(number), self._take_schedule)
-            self._plans.loaded()
+            await self._read(topics.planned, await self._end(topics.planned), self._take_planned)
+            end = await self._end(topics.schedules)
+            read = await self._read(topics.schedules, end, self._take_schedule)
+            self._tell_lost(self._plans.loaded(end))
             log.info("plans %d schedules of partition %d", len(self._plans), number)
-            source = SourceLog(self._cluster, topics.schedules, number, position, f"schedules {number}")
+            lane = f"schedules {number}"
+            source = SourceLog(self._cluster, topics.schedules, number, read.position, lane, read.epoch)
             try:
                 await self._follow(source)
             finally:
@@ -119,45 +121,49 @@ class PlannedPartition:
             with suppress(KeyError):
                 self._metrics.schedules.remove(str(number))
 
+    def _ids(self) -> dict[str, bytes]:
+        return {name: self._cluster.topic_id(name) for name in (self._topics.schedules, self._topics.planned)}
+
     # --- taking over -------------------------------------------------------------------------------------------------
 
-    async def _take_over(self) -> int:
-        """Write the record behind which nobody has planned anything but this planner, and return its offset."""
-        [(ready, topic, to)] = self._signed(_TAKEOVER_KEY).all()
-        self._producer.begin()
-        self._producer.send(ready, topic, to)
-        await self._producer.flush()
-        offset = self._producer.offset_of(topic, to)
-        await self._producer.commit()
-        return offset
+    async def _end(self, topic: str) -> int:
+        """Return the offset behind all that was committed to *topic*, whichever broker tells."""
+        barrier = None
+        # Without a plan, none can be taken for that of a deleted schedule.
+        if topic == self._topics.planned or self._plans:
+            [barrier] = await self._producer.barrier([topic], self._number)
+            if barrier < 0:
+                raise KafkaError(
+                    f"the brokers have taken a record of ours twice in {topic}, and do not tell where they lie"
+                )
+        return await LogBounds(self._cluster, topic).end(self._number, barrier)
 
-    def _signed(self, key: bytes) -> Filling:
-        """Return a record for `timer-planned` that names the planner of this partition, and its version of tzdata."""
-        filling = Filling(self._producer.new_batch)
-        planner = Planner(name=socket.gethostname(), tzdata=TZDATA_VERSION)
-        filling.add(self._topics.planned, self._number, self._wall_ms(), key, planner.SerializeToString())
-        return filling
+    def _tell_lost(self, count: int) -> None:
+        if count and self._before.schedules not in (b"", self._log_id):
+            log.warning(
+                "%s was made anew: %d schedules of partition %d were planned, and are not in it; put them again",
+                self._topics.schedules, count, self._number,
+            )  # fmt: skip
 
-    async def _read(self, topic: str, end: int, take: Callable[[SourceRecord], None]) -> int:
-        """Hand the records before offset *end* over, and return the offset behind them."""
+    @property
+    def _log_id(self) -> bytes:
+        """Kafka's id of the `timer-schedule` that is planned."""
+        return self._topic_ids[self._topics.schedules]
+
+    async def _read(self, topic: str, end: int, take: Callable[[SourceRecord], None]) -> SourceLog:
+        """Hand the records before offset *end* over, and return the log as it was read."""
         number = self._number
         start = (await LogBounds(self._cluster, topic).starts([number]))[number]
         source = SourceLog(self._cluster, topic, number, start, f"reading {topic} {number}")
-        try:
-            while source.position < end:
-                for record in await source.take(_READ_RECORDS):
-                    take(record)
-                await asyncio.sleep(0)
-            return source.position
-        finally:
-            await source.close()
+        await read_through(source, end, take)
+        return source
 
     def _take_planned(self, record: SourceRecord) -> None:
         key = record.key or b""
         if not key.startswith(OWN_KEYS):
             self._plans.planned(key, record.value)
         elif key == _PLANNER_KEY:
-            self._zones = Planner.FromString(record.value or b"").tzdata
+            self._before = Planner.FromString(record.value or b"")
 
     def _take_schedule(self, record: SourceRecord) -> None:
         self._plans.schedule(record.key or b"", record.offset, record.timestamp, record.value)
@@ -165,14 +171,14 @@ class PlannedPartition:
     # --- planning ----------------------------------------------------------------------------------------------------
 
     async def _follow(self, source: SourceLog) -> None:
-        await self._plan_by_zones()
+        await self._sign()
         reading = asyncio.create_task(source.take(_READ_RECORDS))
         ticking = asyncio.create_task(self._ticked.wait())
         try:
             while True:
                 await asyncio.wait([reading, ticking], return_when=asyncio.FIRST_COMPLETED)
-                if self._cluster.topic_id(self._topics.schedules) != self._topic_id:
-                    raise TopicsError(f"topic {self._topics.schedules} was deleted, or made anew")
+                if changed := [name for name, each in self._ids().items() if self._topic_ids[name] != each]:
+                    raise TopicsError(f"topic {' and '.join(changed)} was deleted, or made anew")
                 while reading.done():
                     for record in reading.result():
                         self._take_schedule(record)
@@ -186,22 +192,28 @@ class PlannedPartition:
         finally:
             await cancel([reading, ticking])
 
-    async def _plan_by_zones(self) -> None:
-        """Plan all cron expressions anew if the zones are of another version than those by which they were planned."""
-        if self._zones == TZDATA_VERSION:
+    async def _sign(self) -> None:
+        """
+        Write by which zones and which log schedules are planned, if the planner before went by others.
+
+        With other zones, all cron expressions are planned anew.
+        """
+        me = Planner(name=socket.gethostname(), tzdata=TZDATA_VERSION, schedules=self._log_id)
+        if (self._before.tzdata, self._before.schedules) == (me.tzdata, me.schedules):
             return
-        if self._zones:
+        if self._before.tzdata not in ("", TZDATA_VERSION):
             count = self._plans.zones_changed()
             log.warning(
                 "time zones are those of tzdata %s, and were of %s: %d schedules of partition %d are planned anew",
-                TZDATA_VERSION, self._zones, count, self._number,
+                TZDATA_VERSION, self._before.tzdata, count, self._number,
             )  # fmt: skip
         while self._now_ms() is None:
             self._ticked.clear()
             await self._ticked.wait()
         await self._plan()
-        await self._commit(self._signed(_PLANNER_KEY))
-        self._zones = TZDATA_VERSION
+        filling = Filling(self._producer.new_batch)
+        filling.add(self._topics.planned, self._number, self._wall_ms(), _PLANNER_KEY, me.SerializeToString())
+        await self._commit(filling)
 
     async def _plan(self) -> None:
         while (now_ms := self._now_ms()) is not None and (step := self._plans.step(now_ms, _RECORDS_MAX)):

@@ -2,7 +2,6 @@
 
 import asyncio
 import dataclasses
-import signal
 from functools import partial
 
 from prometheus_client import CollectorRegistry
@@ -21,7 +20,7 @@ from kafka_timers.runtime.outlet import Outlet
 from kafka_timers.runtime.priority import PriorityGate
 from kafka_timers.runtime.probes import Probes
 from kafka_timers.runtime.targets import TopicLookup
-from kafka_timers.runtime.tasks import until_one_ends
+from kafka_timers.runtime.tasks import stop_asked, until_one_ends
 from kafka_timers.runtime.ticked_clock import TickedClock
 from kafka_timers.settings import PlannerSettings
 
@@ -33,17 +32,11 @@ def run(settings: PlannerSettings) -> None:
     Raises:
         KafkaTimersError: the planner cannot start; the text says why.
     """
-
-    async def main() -> None:
-        stop = asyncio.Event()
-        for signum in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(signum, stop.set)
-        await _run(settings, stop)
-
-    asyncio.run(main())
+    asyncio.run(_run(settings))
 
 
-async def _run(settings: PlannerSettings, stop: asyncio.Event) -> None:
+async def _run(settings: PlannerSettings) -> None:
+    stop = stop_asked()
     registry, clock, planner = CollectorRegistry(), TickedClock(HostClock(), SKEW_S), None
 
     def unready() -> list[str]:

@@ -1,0 +1,49 @@
+"""
+The runs in a record of `timer-planned`: those that were asked for, and those that were dropped since.
+
+Pure. Both are kept as the instant of each run and its jitter. All moments are UNIX milliseconds.
+"""
+
+from collections.abc import Iterable, Mapping, MutableSequence, Sequence
+from itertools import accumulate, pairwise, repeat
+
+from kafka_timers.core.schedules import Planned
+
+
+def asked_in(planned: Planned) -> dict[int, int]:
+    """Return when each run that was asked for is due, by its instant, ascending."""
+    return _dues(planned.asked_ms, planned.asked_jitter_ms)
+
+
+def dropped_in(planned: Planned) -> dict[int, int]:
+    """Return the same of the runs that were dropped."""
+    return _dues(planned.dropped_ms, planned.dropped_jitter_ms)
+
+
+def set_asked(planned: Planned, dues: Mapping[int, int]) -> None:
+    """Have *dues*, by instants, ascending, be the runs that were asked for."""
+    _set_dues(planned.asked_ms, planned.asked_jitter_ms, dues)
+
+
+def set_dropped(planned: Planned, dues: Mapping[int, int]) -> None:
+    """Have *dues*, by instants, be the runs that were dropped."""
+    _set_dues(planned.dropped_ms, planned.dropped_jitter_ms, dict(sorted(dues.items())))
+
+
+def drop(planned: Planned, edge_ms: int) -> None:
+    """Drop the runs that are due later than *edge_ms*; they count no longer."""
+    asked = asked_in(planned)
+    ahead = {run_ms: due_ms for run_ms, due_ms in asked.items() if due_ms > edge_ms}
+    planned.runs -= len(ahead)
+    set_asked(planned, {run_ms: due_ms for run_ms, due_ms in asked.items() if due_ms <= edge_ms})
+    set_dropped(planned, dropped_in(planned) | ahead)
+
+
+def _dues(differences: Iterable[int], jitters_ms: Sequence[int]) -> dict[int, int]:
+    runs = accumulate(differences)
+    return {run_ms: run_ms + jitter_ms for run_ms, jitter_ms in zip(runs, jitters_ms or repeat(0), strict=False)}
+
+
+def _set_dues(differences: MutableSequence[int], jitters_ms: MutableSequence[int], dues: Mapping[int, int]) -> None:
+    differences[:] = [run_ms - before for before, run_ms in pairwise([0, *dues])]
+    jitters_ms[:] = [due_ms - run_ms for run_ms, due_ms in dues.items()] if list(dues.values()) != list(dues) else []
