@@ -228,6 +228,13 @@ def spark(has_java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 @pytest.fixture
+def caplog(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    """Without what asyncio tells when it collects a task that an earlier test left behind."""
+    caplog.handler.addFilter(lambda record: record.name != "asyncio")
+    return caplog
+
+
+@pytest.fixture
 def prefix() -> str:
     """Put before every topic, group and id of this test."""
     return f"t{uuid.uuid4().hex[:8]}-"
