@@ -5,7 +5,7 @@ from hashlib import sha256
 from typing import Any
 
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
-from aiokafka.record.util import calc_crc32c
+from crc32c import crc32c
 
 _MAGIC = 2
 _PLAIN = 0
@@ -88,7 +88,7 @@ class Batch:
             self._encoded = batch = bytearray(batch)
             _TIMES.pack_into(batch, _TIMES_AT, first_ms + later_ms, last_ms + later_ms)
             batch[_PRODUCER_AT : _PRODUCER_AT + _PRODUCER.size] = producer
-            _CHECKSUM.pack_into(batch, _CHECKSUM_AT, calc_crc32c(bytes(memoryview(batch)[_CHECKED_FROM:])))
+            _CHECKSUM.pack_into(batch, _CHECKSUM_AT, crc32c(memoryview(batch)[_CHECKED_FROM:]))
         return batch
 
     def _built(self, *producer: int) -> bytes | bytearray:
