@@ -211,6 +211,7 @@ MUTANTS = [
     ),
     # --- leaders of partitions ---------------------------------------------------------------------------------------
     Mutant("a takeover writes no barrier", "Owner._take_over", put("Barrier(None, None)", "barrier")),
+    Mutant("a barrier that lies nobody knows where is one", "Producer.barrier", never("min")),
     Mutant("the barrier is left in an open transaction", "Producer.barrier", put("await _self.commit()", "abort")),
     Mutant("an end is believed of a leader without the barrier", "bounds.LogBounds.end", always("epoch")),
     Mutant(
@@ -439,6 +440,9 @@ MUTANTS = [
     Mutant("a seal does not name the ids that are retired", "Firing._send", put("[]", "retired", "2/2")),
     Mutant("an id that was fenced late is never used again", "KafkaSender.commit", drop("_usable", "1/2")),
     Mutant("a partition that lacks replicas is waited for without end", "Producer._lasts", never("_gives_up_on")),
+    Mutant(
+        "the time without a leader counts as time without replicas", "codes.reason_of", without("NOT_ENOUGH_REPLICAS")
+    ),
     Mutant(
         "a partition that lacks replicas is given up at once",
         "TopicLookup._aged",

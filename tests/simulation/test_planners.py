@@ -126,7 +126,7 @@ def test_a_planner_that_is_not_told_where_its_barrier_lies_plans_nothing() -> No
         story.faults.next("batch_is_not_answered")
         second = planned.start("q")
         story.until(3_800)
-        assert "do not tell where they lie" in str(second.exception())
+        assert "do not tell where it lies" in str(second.exception())
         planned.start("r")
         story.until(3_900)
         assert planned.fired() == [90]

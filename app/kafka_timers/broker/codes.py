@@ -66,6 +66,18 @@ _NAMES = {
 }
 
 
+def reason_of(code: int) -> int:
+    """
+    Return the code that stands for all for which a partition takes no batch for the same reason.
+
+    That brokers do not know it, and that its leader lacks replicas, are reasons of their own. All others are one: a
+    partition that moves gives several codes in turn.
+    """
+    if code == NOT_ENOUGH_REPLICAS_AFTER_APPEND:
+        return NOT_ENOUGH_REPLICAS
+    return code if code in (UNKNOWN_TOPIC_OR_PARTITION, NOT_ENOUGH_REPLICAS) else 0
+
+
 def name_of(code: int) -> str:
     """Return Kafka's name of *code*."""
     known = for_code(code)

@@ -47,8 +47,8 @@ class _Partition:
     sequence: int = 0
     offset: int = -1
     has_joined: bool = False
-    # Whether it does not take the first batch since brokers do not know it, or for another reason, and since when.
-    delay: tuple[bool, float] | None = None
+    # Why it does not take the first batch, as `codes.reason_of` tells it, and since when.
+    delay: tuple[int, float] | None = None
     trouble: str = ""
 
 
@@ -269,12 +269,9 @@ class Producer:
         a topic up to this offset has all that was committed before. If a broker has lost the end of the earlier
         transaction of this id, as a killed Kafka 4.3 may, this one ends it, so that readers do not wait for ever.
 
-        Returns:
-            -1 in place of an offset that no broker tells, as where it has taken the record twice.
-
         Raises:
             RefusedError: a topic refuses the record.
-            KafkaError: a record was not written.
+            KafkaError: a record was not written, or was taken twice, and no broker tells where it lies.
         """
         self.begin()
         for topic in topics:
@@ -284,6 +281,8 @@ class Producer:
         await self.flush()
         offsets = [self.offset_of(topic, partition) for topic in topics]
         await self.abort()
+        if min(offsets) < 0:
+            raise KafkaError(f"brokers have taken a record of {self._name} twice, and do not tell where it lies")
         return offsets
 
     def offset_of(self, topic: str, partition: int) -> int:
@@ -399,7 +398,7 @@ class Producer:
                 raise
             for to in ready.values():
                 to.trouble = f"{_name(to.place)}: {error}"
-                to.delay = to.delay or (False, _now_s())
+                to.delay = to.delay or (0, _now_s())
                 self._later(to, _LATER_S, look=True)
             return
         for topic, partitions, *_ in answer.topics:
@@ -436,10 +435,10 @@ class Producer:
 
     def _lasts(self, to: _Partition, code: int) -> bool:
         """Tell whether the partition has not taken its batch for so long that *code* counts as a refusal."""
-        is_missing, limit_s = code == codes.UNKNOWN_TOPIC_OR_PARTITION, math.inf
-        if to.delay is None or to.delay[0] is not is_missing:
-            to.delay = is_missing, _now_s()
-        if is_missing:
+        reason, limit_s = codes.reason_of(code), math.inf
+        if to.delay is None or to.delay[0] != reason:
+            to.delay = reason, _now_s()
+        if code == codes.UNKNOWN_TOPIC_OR_PARTITION:
             limit_s = self._missing_s
         elif self._gives_up_on(to.place[0]):
             limit_s = codes.UNAVAILABLE_AFTER_S.get(code, math.inf)

@@ -132,10 +132,6 @@ class PlannedPartition:
         # Without a plan, none can be taken for that of a deleted schedule.
         if topic == self._topics.planned or self._plans:
             [barrier] = await self._producer.barrier([topic], self._number)
-            if barrier < 0:
-                raise KafkaError(
-                    f"the brokers have taken a record of ours twice in {topic}, and do not tell where they lie"
-                )
         return await LogBounds(self._cluster, topic).end(self._number, barrier)
 
     def _tell_lost(self, count: int) -> None:
