@@ -16,8 +16,6 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 
-from aiokafka.errors import KafkaError
-
 from kafka_timers.adapters.commands import SourceRecord
 from kafka_timers.adapters.source import SourceLog, read_through
 from kafka_timers.broker.bounds import LogBounds
