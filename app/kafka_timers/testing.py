@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from aiokafka import ConsumerRecord
 
 from kafka_timers import sync
+from kafka_timers.broker.placed import Latest
 from kafka_timers.broker.reading import consumed
 from kafka_timers.client.answers import AnswerReader
 from kafka_timers.client.batching import RecordHeaders
@@ -155,10 +156,11 @@ class InMemoryTimers:
         self._store = MemoryStore()
         self._topics: defaultdict[str, list[ConsumerRecord[bytes, bytes]]] = defaultdict(list)
         self._taken: defaultdict[str, int] = defaultdict(int)
+        # The records of timer-schedule, and the latest of timer-planned.
+        self._schedules: list[tuple[bytes, bytes | None]] = []
+        self._planned: dict[bytes, bytes | None] = {}
         # Created with the first schedule, since planning needs an extra that other tests do without.
-        self._schedules: dict[bytes, bytes] = {}
         self._plans: Plans | None = None
-        self._schedules_read = 0
         # Key and value of each request, by offset.
         self._requests: list[tuple[bytes, bytes]] = []
         self._tick()
@@ -236,19 +238,20 @@ class InMemoryTimers:
         self._requests.append((key, value))
         return offset
 
-    def _put_schedule(self, name: bytes, value: bytes | None) -> None:
+    def _put_schedule(self, key: bytes, value: bytes | None) -> int:
         from kafka_timers.core.planning import Plans
 
         self._tick()
         if self._plans is None:
             self._plans = Plans()
-        if value is None:
-            self._schedules.pop(name, None)
-        else:
-            self._schedules[name] = value
-        self._plans.schedule(name, self._schedules_read, self._now_ms, value)
-        self._schedules_read += 1
+        offset = len(self._schedules)
+        self._schedules.append((key, value))
+        self._plans.schedule(key, offset, self._now_ms, value)
         self._plan(self._plans, self._now_ms)
+        return offset
+
+    def _latest_schedules(self, before: int | None) -> dict[bytes, Latest]:
+        return {key: Latest(offset, value) for offset, (key, value) in enumerate(self._schedules[:before])}
 
     def _plan(self, plans: "Plans", now_ms: int) -> None:
         """Request the runs of schedules, as a planner does each second."""
@@ -256,6 +259,7 @@ class InMemoryTimers:
             plans.fill(step, _ALL_RECORDS)
             for write in step.requests:
                 self._take(write.key, write.value, now_ms)
+            self._planned |= step.planned
             plans.written(step)
 
     def _request(self, partition: int, offset: int) -> Future | None:
@@ -373,11 +377,14 @@ class _InMemoryChannel:
     async def read(self, request: str) -> Future | None:
         return self._timers._request(*map(int, request.split(":")))
 
-    async def write_schedule(self, name: bytes, value: bytes | None) -> None:
-        self._timers._put_schedule(name, value)
+    async def write_schedule(self, name: bytes, key: bytes, value: bytes | None) -> int:
+        return self._timers._put_schedule(key, value)
 
-    async def schedules(self, name: bytes | None) -> dict[bytes, bytes]:
-        return dict(self._timers._schedules)
+    async def schedules(self, name: bytes | None, before: int | None = None) -> dict[bytes, Latest]:
+        return self._timers._latest_schedules(before)
+
+    async def planned(self, name: bytes | None) -> dict[bytes, Latest]:
+        return {key: Latest(0, value) for key, value in self._timers._planned.items()}
 
 
 class _InMemoryClient(TimerClient):

@@ -115,9 +115,8 @@ async def test_a_run_can_be_cancelled_and_an_invalid_schedule_is_rejected(servic
             service.topics.schedules, wrong.SerializeToString(), key=b"wrong", partition=0
         )
         at = [second, second + 1, second + 2]
-        put = await timers.schedules.put("three", At(at), topic=service.callbacks, value=b"x")
+        await timers.schedules.put("three", At(at), topic=service.callbacks, value=b"x")
         [told] = await timers.schedules.list("three")
-        assert told == put
         run = f"three@{instant_text((second + 1) * 1000)}"
         while True:
             # Until a planner has asked for it.
@@ -142,6 +141,4 @@ async def test_a_run_can_be_cancelled_and_an_invalid_schedule_is_rejected(servic
         async for record in consumer:
             if record.key == b"three" and Planned.FromString(record.value).runs == 3:
                 break
-    assert datetime.fromtimestamp(second, UTC).isoformat() in " ".join(
-        each.isoformat() for each in put.next(3, second - 1)
-    )
+    assert datetime.fromtimestamp(second, UTC) in [each.instant for each in told.next(3, second - 1)]

@@ -2,15 +2,17 @@
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any
 
 import pytest
 
 from kafka_timers.core import schedules
 from kafka_timers.core.calendar import zone_of
 from kafka_timers.core.planning import AHEAD_MS, EDGE_MS, Plans, Step
-from kafka_timers.core.schedules import CatchUp, Planned, Schedule, due_ms, instant_text
+from kafka_timers.core.schedules import HOLD_PREFIX, CatchUp, Hold, Planned, Schedule, due_ms, instant_text
 from kafka_timers.core.wire import Condition, Future
 from kafka_timers.testing import InMemoryTimers, ManualClock
 
@@ -48,12 +50,21 @@ class Topics:
         self.schedules[name] = self.offset, self.now_ms, value
         self.plans.schedule(name, *self.schedules[name])
 
+    def hold(self, name: bytes, **fields: Any) -> None:
+        self.put(HOLD_PREFIX + name, Hold(**fields).SerializeToString())
+
+    def pause(self, name: bytes) -> None:
+        self.hold(name, paused=True)
+
+    def resume(self, name: bytes) -> None:
+        self.hold(name)
+
     def begin_anew(self, *, compacted: bool = True) -> None:
         """Have another planner take over, by the records on the topics."""
         self.plans = Plans()
         for name, value in self.planned.items():
             self.plans.planned(name, value)
-        for name, (offset, appended_ms, schedule) in self.schedules.items():
+        for name, (offset, appended_ms, schedule) in sorted(self.schedules.items(), key=itemgetter(1)):
             if schedule is not None or not compacted:
                 self.plans.schedule(name, offset, appended_ms, schedule)
         self.plans.loaded(self.offset + 1)
@@ -167,11 +178,11 @@ async def test_nothing_is_asked_for_as_of_a_second_an_hour_ago(topics: Topics) -
 async def test_a_schedule_that_is_paused_for_a_day_has_no_runs_in_it(topics: Topics) -> None:
     topics.put(b"s", every(10, catch_up=CatchUp.CATCH_UP_ALL))
     await topics.run(100)
-    topics.put(b"s", every(10, catch_up=CatchUp.CATCH_UP_ALL, paused=True))
+    topics.pause(b"s")
     await topics.run(100)
     await topics.clock.advance(86_300)
     await topics.run(1)
-    topics.put(b"s", every(10, catch_up=CatchUp.CATCH_UP_ALL))
+    topics.resume(b"s")
     await topics.run(30)
     resumed_s = 100 + 100 + 86_300 + 1
     assert topics.fired() == instants([*range(0, 101, 10), *range(resumed_s // 10 * 10 + 10, resumed_s + 31, 10)])
@@ -219,8 +230,7 @@ async def test_new_time_zones_do_not_bring_back_what_was_changed_meanwhile(topic
     hourly.callback.callBackTopic = "t"
     topics.put(b"s", hourly)
     topics.plan()
-    hourly.paused = True
-    topics.put(b"s", hourly)
+    topics.pause(b"s")
     topics.plans.zones_changed()
     await topics.run(200)
     assert topics.fired() == instants([0])
@@ -375,13 +385,13 @@ async def until_asked(topics: Topics) -> int:
     return due_s
 
 
-@pytest.mark.parametrize("change", [None, jittered(paused=True)], ids=["deleted", "paused"])
+@pytest.mark.parametrize("change", [lambda topics: topics.put(b"s", None), lambda topics: topics.pause(b"s")])
 async def test_a_run_that_is_not_due_yet_does_not_fire_after_a_delete_or_a_pause(
-    topics: Topics, change: Schedule | None
+    topics: Topics, change: Callable[[Topics], None]
 ) -> None:
     due_s = await until_asked(topics)
     await topics.run(due_s - 20)
-    topics.put(b"s", change)
+    change(topics)
     await topics.run(HOUR_S)
     assert topics.fired() == []
 
@@ -398,10 +408,10 @@ async def test_a_run_that_is_not_due_yet_has_the_callback_of_a_change(topics: To
 
 async def test_a_run_that_is_not_due_yet_comes_back_with_its_schedule(topics: Topics) -> None:
     due_s = await until_asked(topics)
-    topics.put(b"s", jittered(paused=True))
+    topics.pause(b"s")
     await topics.run(due_s - 30)
     topics.begin_anew()
-    topics.put(b"s", jittered())
+    topics.resume(b"s")
     await topics.run(60)
     assert topics.fired() == instants([0])
 
@@ -444,16 +454,22 @@ async def test_a_dropped_run_within_a_second_is_cancelled_when_it_is_due(topics:
 # --- no planner, and wrong clocks -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("before", [every(60, paused=True), every(60, runs_max=4)], ids=["paused", "ended"])
+@pytest.mark.parametrize("is_paused", [True, False], ids=["paused", "ended"])
 async def test_a_schedule_that_goes_on_while_no_planner_works_makes_up_for_its_runs(
-    topics: Topics, before: Schedule
+    topics: Topics, is_paused: bool
 ) -> None:
     topics.put(b"s", every(60, catch_up=CatchUp.CATCH_UP_ALL))
     await topics.run(300)
-    topics.put(b"s", before)
+    if is_paused:
+        topics.pause(b"s")
+    else:
+        topics.put(b"s", every(60, runs_max=4))
     await topics.run(300)
     topics.fired()
-    topics.put(b"s", every(60, catch_up=CatchUp.CATCH_UP_ALL))
+    if is_paused:
+        topics.resume(b"s")
+    else:
+        topics.put(b"s", every(60, catch_up=CatchUp.CATCH_UP_ALL))
     await topics.clock.advance(1_800)
     topics.begin_anew()
     await topics.run(130)
@@ -461,9 +477,10 @@ async def test_a_schedule_that_goes_on_while_no_planner_works_makes_up_for_its_r
 
 
 async def test_a_schedule_that_is_resumed_runs_at_once(topics: Topics) -> None:
-    topics.put(b"s", every(10, paused=True))
-    await topics.run(98)
+    topics.pause(b"s")
     topics.put(b"s", every(10))
+    await topics.run(98)
+    topics.resume(b"s")
     await topics.run(12)
     assert topics.fired() == instants([100, 110])
 
@@ -473,6 +490,64 @@ async def test_a_record_appended_by_a_clock_that_is_ahead_counts_from_now_on(top
     topics.plans.schedule(b"s", topics.offset, NOW_MS + 3_600_000, every(10).SerializeToString())
     await topics.run(60)
     assert topics.fired() == instants(range(10, 61, 10))
+
+
+# --- what is held back ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_asked", [False, True], ids=["before it is asked for", "when it was asked for"])
+async def test_a_run_that_is_skipped_does_not_fire_and_the_others_do(topics: Topics, is_asked: bool) -> None:
+    topics.put(b"s", every(20, runs_max=4))
+    if is_asked:
+        topics.plan()
+    topics.hold(b"s", skipped_ms=[NOW_MS + 40_000])
+    await topics.run(200)
+    assert topics.fired() == instants([0, 20, 60, 80])
+
+
+async def test_a_run_that_was_skipped_comes_back(topics: Topics) -> None:
+    topics.put(b"s", every(20))
+    topics.hold(b"s", skipped_ms=[NOW_MS + 40_000])
+    await topics.run(5)
+    topics.begin_anew()
+    topics.hold(b"s")
+    await topics.run(60)
+    assert topics.fired() == instants([0, 20, 40, 60])
+
+
+async def test_a_schedule_that_is_put_anew_stays_paused_whoever_plans_it(topics: Topics) -> None:
+    topics.put(b"s", every(10))
+    topics.pause(b"s")
+    topics.plan()
+    topics.put(b"s", every(20))
+    topics.begin_anew()
+    await topics.run(30)
+    topics.begin_anew()
+    await topics.run(30)
+    assert topics.fired() == []
+    topics.resume(b"s")
+    topics.begin_anew()
+    await topics.run(40)
+    assert topics.fired() == instants([60, 80, 100])
+
+
+async def test_another_planner_plans_no_schedule_anew_that_is_held_back(topics: Topics) -> None:
+    topics.put(b"s", every(10))
+    topics.hold(b"s", skipped_ms=[NOW_MS + 20_000])
+    topics.plan()
+    topics.begin_anew()
+    assert topics.plans.step(topics.now_ms) is None
+
+
+async def test_a_hold_of_no_schedule_is_nothing_until_there_is_one(topics: Topics) -> None:
+    topics.pause(b"s")
+    await topics.run(5)
+    topics.put(b"s", every(10))
+    await topics.run(20)
+    assert topics.fired() == []
+    topics.hold(b"s")
+    await topics.run(10)
+    assert topics.fired() == instants([30])
 
 
 # --- what another planner finds ---------------------------------------------------------------------------------------
@@ -545,14 +620,20 @@ async def lived(seed: int) -> None:
     budget = rng.choice([1, 7, 50, 5_000])
     # A planner that is away for 5 s does not cancel runs that a change has dropped.
     away, last_away = 0, 0
+    paused, present = dict[bytes, bool](), dict[bytes, int | None]()
     for number in range(120):
         for name in (b"a", b"b", b"c"):
             if rng.random() < 0.06:
                 kind = rng.random()
                 schedule, every_ms = random_schedule(rng)
-                schedule.paused = kind < 0.3
-                topics.put(name, None if kind > 0.8 else schedule)
-                versions[name].append(Told(topics.now_ms, None if schedule.paused or kind > 0.8 else every_ms))
+                if kind < 0.4:
+                    paused[name] = not paused.get(name, False)
+                    topics.hold(name, paused=paused[name])
+                else:
+                    present[name] = None if kind > 0.8 else every_ms
+                    topics.put(name, None if kind > 0.8 else schedule)
+                runs = None if paused.get(name) else present.get(name)
+                versions[name].append(Told(topics.now_ms, runs))
         if away:
             away, last_away = away - 1, number
         elif rng.random() < 0.05 and number - last_away > 5:
@@ -633,9 +714,7 @@ async def test_each_run_fires_once_through_changes_and_dead_planners(seed: int, 
 
 
 async def test_a_record_of_a_topic_made_anew_is_not_taken_for_the_one_at_its_offset_before(topics: Topics) -> None:
-    paused = every(10)
-    paused.paused = True
-    topics.put(b"s", paused)
+    topics.put(b"s", Schedule())
     await topics.run(5)
     topics.offset = 0
     topics.put(b"s", every(10))

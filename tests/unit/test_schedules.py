@@ -1,6 +1,6 @@
 """Recurring timers as services use them, in memory."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,6 +9,7 @@ import pytest
 from kafka_timers import At, Cron, Every
 from kafka_timers.client.recurring import Schedules
 from kafka_timers.client.times import Times
+from kafka_timers.core.schedules import CatchUp
 from kafka_timers.errors import RequestError, ScheduleError
 from kafka_timers.testing import InMemoryTimers, ManualClock
 
@@ -69,14 +70,14 @@ async def test_schedules_are_listed_paused_resumed_and_deleted(timers: InMemoryT
     assert [each.schedule_id for each in await schedules.list("b")] == ["b"]
     await schedules.delete("a")
     assert await schedules.get("a") is None
-    paused = await schedules.pause("b")
-    assert (paused.paused, paused.note) == (True, "of Bea")
+    paused = await schedules.pause("b", "an incident")
+    assert (paused.paused, paused.note, paused.hold.note) == (True, "of Bea", "an incident")
     await clock.advance(1)
     timers.take("reports")
     await clock.advance(59)
     assert instants(timers) == []
-    await schedules.resume("b", "again")
-    assert (await schedules.list())[0].note == "again"
+    resumed = await schedules.resume("b")
+    assert (resumed.paused, resumed.note, resumed.hold.note) == (False, "of Bea", "")
     await clock.advance(30)
     assert len(instants(timers)) == 3
 
@@ -99,12 +100,13 @@ async def test_a_run_is_a_timer_that_can_be_taken_back(timers: InMemoryTimers, s
 
 async def test_the_next_runs_are_told_in_the_schedules_own_zone(schedules: Schedules) -> None:
     await schedules.put("report", Cron("0 3 * * *", zone="Europe/Paris"), topic="reports")
-    assert [each.isoformat() for each in await schedules.next("report", 2)] == [
+    assert [each.instant.isoformat() for each in await schedules.next("report", 2)] == [
         "2026-10-25T03:00:00+01:00",
         "2026-10-26T03:00:00+01:00",
     ]
     await schedules.put("report", At([NOW_S + 60]), topic="reports")
-    assert await schedules.next("report") == [datetime.fromtimestamp(NOW_S + 60, UTC)]
+    moment = datetime.fromtimestamp(NOW_S + 60, UTC)
+    assert await schedules.next("report") == [(moment, moment, "report@2026-10-24T12:01:00Z")]
 
 
 @pytest.mark.parametrize(
@@ -120,9 +122,30 @@ async def test_the_next_runs_are_told_in_the_schedules_own_zone(schedules: Sched
         (Every(0.5), {}, "interval.every_ms: 500 is not from 1000 on"),
         (At([]), {}, "instants.at_ms: there are 0"),
         (Every(5), {"runs": 0}, "runs: 0 runs are none"),
+        (Every(5), {"runs": 1 << 63}, "runs: 9223372036854775808 runs are none"),
+        (Every(5), {"runs": True}, "runs: True runs are none"),
+        (Every(float("nan")), {}, "interval.every_ms: nan s are no duration"),
+        (Every(float("inf")), {}, "interval.every_ms: inf s are no duration"),
+        (Every(1e30), {}, "interval.every_ms: 1e+30 s are no duration"),
+        (Every(1.0004), {}, "interval.every_ms: 1.0004 is not a whole number of milliseconds"),
+        (Every("5"), {}, "interval.every_ms: '5' is of type str"),  # type: ignore[arg-type]
+        (Every(5, anchor=float("nan")), {}, "anchor: nan is not a point in time"),
+        (Cron(None), {}, "cron.expression: None is no text"),  # type: ignore[arg-type]
+        (Cron("* * * * *", zone=None), {}, "cron.zone: None is no text"),  # type: ignore[arg-type]
+        (At([NOW_S * 1000]), {}, "moments: 1792843200000 looks like milliseconds"),
+        (Every(5), {"start": "tomorrow"}, "start: 'tomorrow' is of type str"),
+        (Every(5), {"end": float("inf")}, "end: inf is not a point in time"),
+        (Every(5), {"note": 5}, "note: 5 is no text"),
+        (Every(5), {"catch_up": []}, "catch_up: [] is none of"),
+        (Every(5), {"catch_up_window": "1d"}, "catch_up_window: '1d' is of type str"),
+        (Every(5), {"except_dates": ["25.12.2026"]}, "except_dates: '25.12.2026' is no day: give one as 2026-12-25"),
+        (Every(5), {"except_dates": ["20261225"]}, "except_dates: '20261225' is no day"),
+        (Every(5), {"end": NOW_S - 5}, "interval: it has no run from now on"),
+        (At([NOW_S - 1]), {}, "instants: it has no run from now on"),
         (Every(5), {"start": NOW_S, "end": NOW_S}, "until_ms: "),
         (Every(5), {"jitter": 90_000}, "jitter_ms: 90000000 is more than a day"),
         (Every(5), {"jitter": -1}, "jitter_ms: -1000 is negative"),
+        (Every(5), {"jitter": None}, "jitter: None is of type NoneType"),
         (Every(5), {"catch_up": "some"}, "catch_up: 'some' is none of last, all, none"),
         (Every(5), {"headers": {"timer-schedule": b"x"}}, "callback.headers: timer-schedule is set by the service"),
     ],
@@ -174,10 +197,169 @@ async def test_a_schedule_needs_an_id_and_a_topic(schedules: Schedules) -> None:
 def test_programs_without_asyncio_have_schedules_too() -> None:
     timers = InMemoryTimers(ManualClock(NOW_S))
     with timers.sync_client as client:
-        put = client.schedules.put("report", Every(10), topic="reports")
-        assert client.schedules.get("report") == put
+        client.schedules.put("report", Every(10), topic="reports")
+        put = client.schedules.get("report")
+        assert put is not None
         assert client.schedules.list() == [put]
+        assert client.schedules.skip("report").timer_id == "report@2026-10-24T12:00:10Z"
+        assert client.schedules.change("report", note="new").note == "new"
         client.schedules.delete("report")
         assert client.schedules.get("report") is None
         with pytest.raises(ScheduleError, match="there is no schedule 'report'"):
             client.schedules.run_now("report")
+
+
+# --- changes that meet ------------------------------------------------------------------------------------------------
+
+
+async def test_a_schedule_that_is_put_anew_stays_paused_and_keeps_why(schedules: Schedules) -> None:
+    await schedules.put("report", Every(10), topic="reports")
+    await schedules.pause("report", "incident 42")
+    await schedules.put("report", Every(20), topic="reports")
+    found = await schedules.get("report")
+    assert found is not None
+    assert (found.paused, found.hold.note, found.times) == (True, "incident 42", "every 20 s")
+    await schedules.put("report", Every(20), topic="reports", paused=False)
+    found = await schedules.get("report")
+    assert found is not None
+    assert (found.paused, found.hold.note) == (False, "")
+
+
+async def test_a_schedule_that_is_deleted_forgets_its_pause(timers: InMemoryTimers, schedules: Schedules) -> None:
+    await schedules.put("report", Every(10), topic="reports", paused=True)
+    await schedules.delete("report")
+    await schedules.put("report", Every(10), topic="reports")
+    await timers._clock.advance(10)
+    assert len(instants(timers)) == 2
+
+
+async def test_what_is_not_named_stays_as_it_is(schedules: Schedules) -> None:
+    options: Any = {"key": "k", "value": b"v", "token": "t", "headers": {"own": b"1"}, "partition": 3, "runs": 7}
+    await schedules.put("report", Cron("0 9 * * *", zone="Europe/Paris"), topic="reports", note="n", **options)
+    before = await schedules.get("report")
+    after = await schedules.change("report", value=b"new", except_dates=["2026-12-25"])
+    assert before is not None
+    expected = type(before.message)()
+    expected.CopyFrom(before.message)
+    expected.callback.callBackRecord.value = b"new"
+    expected.except_dates.append("2026-12-25")
+    assert after.message == expected
+    at = await schedules.change("report", At([NOW_S + 9]), runs=None, topic="elsewhere")
+    assert (at.times, at.topic, at.value, at.message.runs_max) == ("1 moments", "elsewhere", b"new", 0)
+    again = await schedules.change("report", At([NOW_S + 10]))
+    assert list(again.message.instants.at_ms) == [(NOW_S + 10) * 1000]
+    with pytest.raises(ScheduleError, match="there is no schedule 'nobody'"):
+        await schedules.change("nobody", note="n")
+
+
+class Meeting:
+    """A channel on which another client writes right before each of the next writes."""
+
+    def __init__(self, channel: Any, *others: Callable[[], Awaitable[Any]]) -> None:
+        self._channel, self._others = channel, list(others)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._channel, name)
+
+    async def write_schedule(self, *arguments: Any) -> int:
+        if self._others:
+            await self._others.pop(0)()
+        offset: int = await self._channel.write_schedule(*arguments)
+        return offset
+
+
+async def test_changes_that_meet_are_both_made(schedules: Schedules) -> None:
+    await schedules.put("report", Every(10), topic="reports", note="old")
+    ours = Schedules(
+        Meeting(
+            schedules._channel,
+            lambda: schedules.change("report", note="theirs"),
+            lambda: schedules.put("report", Every(20), topic="reports", note="put anew"),
+        ),
+        schedules._clock,
+        frozenset(),
+    )
+    found = await ours.change("report", value=b"ours")
+    assert (found.note, found.value, found.times) == ("put anew", b"ours", "every 20 s")
+
+
+async def test_a_pause_and_a_put_that_meet_are_both_made(schedules: Schedules) -> None:
+    await schedules.put("report", Every(10), topic="reports")
+    ours = Schedules(
+        Meeting(schedules._channel, lambda: schedules.put("report", Every(20), topic="reports", value=b"new")),
+        schedules._clock,
+        frozenset(),
+    )
+    found = await ours.pause("report")
+    assert (found.paused, found.times, found.value) == (True, "every 20 s", b"new")
+
+
+async def test_a_skip_and_a_pause_that_meet_are_both_made(schedules: Schedules) -> None:
+    await schedules.put("report", Every(10), topic="reports")
+    ours = Schedules(Meeting(schedules._channel, lambda: schedules.skip("report")), schedules._clock, frozenset())
+    found = await ours.pause("report")
+    assert (found.paused, len(found.hold.skipped_ms)) == (True, 1)
+
+
+async def test_a_change_brings_no_schedule_back_that_was_deleted_meanwhile(schedules: Schedules) -> None:
+    await schedules.put("report", Every(10), topic="reports")
+    ours = Schedules(Meeting(schedules._channel, lambda: schedules.delete("report")), schedules._clock, frozenset())
+    with pytest.raises(ScheduleError, match="there is no schedule 'report'"):
+        await ours.change("report", note="ours")
+    assert await schedules.get("report") is None
+
+
+# --- what will be -----------------------------------------------------------------------------------------------------
+
+
+async def test_the_next_run_can_be_skipped_and_brought_back(timers: InMemoryTimers, schedules: Schedules) -> None:
+    await schedules.put("report", Every(10), topic="reports")
+    assert (await schedules.skip("report")).timer_id == "report@2026-10-24T12:00:10Z"
+    assert (await schedules.skip("report")).timer_id == "report@2026-10-24T12:00:20Z"
+    assert (await schedules.next("report", 1))[0].timer_id == "report@2026-10-24T12:00:30Z"
+    await timers._clock.advance(12)
+    await schedules.unskip("report")
+    await timers._clock.advance(20)
+    assert instants(timers) == ["2026-10-24T12:00:00Z", "2026-10-24T12:00:20Z", "2026-10-24T12:00:30Z"]
+
+
+async def test_the_next_runs_are_as_many_as_are_left(timers: InMemoryTimers, schedules: Schedules) -> None:
+    await schedules.put("report", Every(10, anchor=NOW_S), topic="reports", runs=4, start=NOW_S + 1)
+    assert len(await schedules.next("report", 9)) == 4
+    await timers._clock.advance(25)
+    assert [each.timer_id[-4:] for each in await schedules.next("report", 9)] == [":30Z", ":40Z"]
+    await timers._clock.advance(20)
+    assert await schedules.next("report", 9) == []
+    assert len(instants(timers)) == 4
+
+
+async def test_the_next_runs_are_told_with_their_jitter(timers: InMemoryTimers, schedules: Schedules) -> None:
+    await schedules.put("report", Every(60), topic="reports", jitter=600)
+    await timers._clock.advance(300)
+    timers.take("reports")
+    told = [each for each in await schedules.next("report", 50) if each.due.timestamp() < NOW_S + 800]
+    assert any(each.instant.timestamp() < NOW_S + 300 for each in told)
+    await timers._clock.advance(500)
+    fired = {(dict(record.headers)["timer-id"] or b"").decode() for record in timers.take("reports")}
+    assert {each.timer_id for each in told} <= fired
+
+
+async def test_a_day_can_be_left_out(timers: InMemoryTimers, schedules: Schedules) -> None:
+    # In the night to the 25th, the clocks of Paris go back.
+    await schedules.put(
+        "report", Cron("0 */6 * * *", zone="Europe/Paris"), topic="reports", except_dates=["2026-10-25"]
+    )
+    await timers._clock.advance(2 * 86_400)
+    assert instants(timers) == [
+        "2026-10-24T16:00:00Z",
+        "2026-10-25T23:00:00Z",
+        "2026-10-26T05:00:00Z",
+        "2026-10-26T11:00:00Z",
+    ]
+
+
+async def test_a_window_of_nothing_makes_up_for_nothing(schedules: Schedules) -> None:
+    await schedules.put("report", Every(10), topic="reports", catch_up="all", catch_up_window=0)
+    found = await schedules.get("report")
+    assert found is not None
+    assert found.message.catch_up == CatchUp.CATCH_UP_NONE

@@ -17,13 +17,13 @@ from google.protobuf.message import Message
 from kafka_timers.core.routing import SEED, murmurhash2, partition_of
 from kafka_timers.core.verdicts import Ask, Cancel, judged
 from kafka_timers.core.wire import Future, Reply, Sealed, future_from, is_complete, sealed_from
-from kafka_timers.v1.schedule_pb2 import Schedule
+from kafka_timers.v1.schedule_pb2 import Hold, Schedule
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "wire.md"
 VECTORS = json.loads((DOCS / "wire-vectors.json").read_text())
 RECORDS = VECTORS["records"]
-MESSAGES = {"Future": Future, "Reply": Reply, "Schedule": Schedule, "Sealed": Sealed}
+MESSAGES = {"Future": Future, "Reply": Reply, "Schedule": Schedule, "Hold": Hold, "Sealed": Sealed}
 # The table shows a long id or long bytes in this form.
 _SHOWN = 60
 
@@ -49,7 +49,8 @@ def tables() -> str:
     for record in RECORDS:
         value = record.get("framing", "") + record["bytes"]
         cut = f"`{value[:_SHOWN]}`… ({len(value) // 2} bytes)" if len(value) > 4 * _SHOWN else f"`{value}`"
-        lines.append(f"| `{record['message']}`: {record['name']} | `{record['key']}` | {cut} |")
+        key = record["key"].replace("\0", "\\0")
+        lines.append(f"| `{record['message']}`: {record['name']} | `{key}` | {cut} |")
     return "\n".join(lines) + "\n"
 
 
@@ -97,7 +98,7 @@ def test_a_worker_takes_each_request_in_the_partition_of_its_id() -> None:
         assert verdict == meant, record["name"]
 
 
-@pytest.mark.parametrize("name", ["Future", "Reply", "Schedule"])
+@pytest.mark.parametrize("name", ["Future", "Reply", "Schedule", "Hold"])
 def test_each_field_of_a_message_is_in_a_vector(name: str) -> None:
     """So are those of the messages within it."""
     kind, shown = MESSAGES[name], set[str]()

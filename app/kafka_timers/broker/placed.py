@@ -1,7 +1,7 @@
 """Reads records by place (topic, partition and offset) or by key."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from aiokafka import ConsumerRecord
 
@@ -42,20 +42,27 @@ async def record_at(kafka: Kafka, prefix: str, request: str, **options: Any) -> 
     return record and consumed(record, log.topic, number)
 
 
-async def latest_values(kafka: Kafka, topic: str, numbers: Iterable[int], **options: Any) -> dict[bytes, bytes]:
+class Latest(NamedTuple):
+    """The latest record of a key: its offset, and its value or None."""
+
+    offset: int
+    value: bytes | None
+
+
+async def latest_records(
+    kafka: Kafka, topic: str, numbers: Iterable[int], before: int | None = None, **options: Any
+) -> dict[bytes, Latest]:
     """
-    Return the latest value of each key in some partitions. Keys whose latest record is a tombstone are left out.
-    Connection options override those of *kafka*.
+    Return the latest record of each key in some partitions, of those before the offset *before*. Connection options
+    override those of *kafka*.
     """
-    found: dict[bytes, bytes] = {}
+    found: dict[bytes, Latest] = {}
     async with TopicLog.open(kafka, topic, **options) as (log,):
         places = list(numbers)
         starts, ends = await log.bounds.starts(places), await log.bounds.ends(places)
         for number in places:
-            async for records in log.pages(number, starts[number], ends[number]):
+            end = ends[number] if before is None else min(before, ends[number])
+            async for records in log.pages(number, starts[number], end):
                 for record in records:
-                    if record.value is None:
-                        found.pop(record.key or b"", None)
-                    else:
-                        found[record.key or b""] = record.value
+                    found[record.key or b""] = Latest(record.offset, record.value)
     return found

@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 from google.protobuf.json_format import MessageToDict
 from rich.console import Console
 from rich.table import Table
@@ -16,7 +17,6 @@ from kafka_timers.cli.asking import with_client
 from kafka_timers.cli.options import (
     Delay,
     When,
-    choice_option,
     content_of,
     content_options,
     count_option,
@@ -27,6 +27,7 @@ from kafka_timers.cli.options import (
 from kafka_timers.cli.render import printable
 from kafka_timers.cli.running import needs
 from kafka_timers.client.times import At, Cron, Every, Times
+from kafka_timers.errors import ScheduleError
 
 if TYPE_CHECKING:
     from kafka_timers.client.recurring import Recurring, Schedules
@@ -40,7 +41,6 @@ def schedule() -> None:
 
 
 _on_schedule = given_by(click.argument("schedule_id", metavar="ID"), on_instance)
-_note = click.option("--note", default="", help="a note for people  [default: the one that it has]")
 
 
 def _with_schedules(kafka: Kafka, topic_prefix: str, question: "Callable[[Schedules], Awaitable[_Answer]]") -> _Answer:
@@ -49,68 +49,94 @@ def _with_schedules(kafka: Kafka, topic_prefix: str, question: "Callable[[Schedu
     return with_client(kafka, topic_prefix, lambda client: question(client.schedules))
 
 
+# Those of times, each with the kind of times that it belongs to.
+_OF_TIMES = {"zone": "--cron", "gap": "--cron", "overlap": "--cron", "anchor": "--every"}
+_schedule_options = given_by(
+    click.option("--cron", help="minute, hour, day of month, month, day of week; or six fields, with the second first"),
+    click.option("--zone", help="IANA time zone in which --cron is read  [default: UTC]"),
+    click.option(
+        "--gap", type=click.Choice(["default", "at-jump", "skip"]),
+        help="a local time that the clocks jump over: run when they jump, or not at all",
+    ),
+    click.option(
+        "--overlap", type=click.Choice(["default", "first", "both"]),
+        help="a local time that comes twice: run the first time, or both times",
+    ),
+    click.option("--every", "every_ms", type=Delay(), help="time between two runs, as 30s or 6h"),
+    click.option("--anchor", type=When(), help="a moment at which --every has a run  [default: the UNIX epoch]"),
+    click.option(
+        "--at", "moments", type=When(), multiple=True, help="moment of a run: ISO 8601 or UNIX seconds; repeatable"
+    ),
+    click.option(
+        "--except", "except_dates", multiple=True, help="day without runs, as 2026-12-25, by --zone; repeatable"
+    ),
+    click.option("--start", type=When(), help="no run is before it"),
+    click.option("--end", type=When(), help="no run is at it or later"),
+    count_option("--runs", "runs at most"),
+    click.option("--jitter", type=Delay(), help="each run is up to so much later"),
+    click.option(
+        "--catch-up", type=click.Choice(["last", "all", "none"]),
+        help="missed runs to make up for, after a time without a planner  [default: last]",
+    ),
+    click.option(
+        "--catch-up-window", type=Delay(),
+        help="runs that were missed longer ago are never made up for  [default: 1d]",
+    ),
+    click.option("--note", help="a note for people"),
+)  # fmt: skip
+
+
 @schedule.command()
 @_on_schedule
-@click.option("--cron", help="minute, hour, day of month, month, day of week; or six fields, with the second first")
-@click.option("--zone", default="UTC", show_default=True, help="IANA time zone in which --cron is read")
-@click.option("--every", "every_ms", type=Delay(), help="time between two runs, as 30s or 6h")
-@click.option("--anchor", type=When(), help="a moment at which --every has a run  [default: the UNIX epoch]")
-@click.option(
-    "--at", "moments", type=When(), multiple=True, help="moment of a run: ISO 8601 or UNIX seconds; repeatable"
-)
-@click.option("--start", type=When(), help="no run is before it  [default: now]")
-@click.option("--end", type=When(), help="no run is at it or later  [default: none]")
-@count_option("--runs", "runs at most  [default: no limit]")
-@click.option(
-    "--jitter", "jitter_ms", type=Delay(), default="0s", show_default=True, help="each run is up to so much later"
-)
-@choice_option(
-    "--catch-up", ("last", "all", "none"), "missed runs to make up for, after a time without a planner", "last"
-)
-@click.option(
-    "--catch-up-window", "window_ms", type=Delay(), default="1d", show_default=True,
-    help="runs that were missed longer ago are never made up for",
-)  # fmt: skip
-@choice_option(
-    "--gap",
-    ("default", "at-jump", "skip"),
-    "a local time that the clocks jump over: run when they jump, or not at all",
-    "default",
-)
-@choice_option(
-    "--overlap",
-    ("default", "first", "both"),
-    "a local time that comes twice: run the first time, or both times",
-    "default",
-)
-@click.option("--paused", is_flag=True, help="have no runs until `schedule resume`")
-@click.option("--note", default="", help="a note for people")
+@_schedule_options
+@click.option("--paused/--running", default=None, help="pause or resume it  [default: as it is]")
 @content_options("topic of the callbacks; it must exist")
 @json_option
-def put(
-    schedule_id: str,
-    kafka: Kafka,
-    topic_prefix: str,
-    as_json: bool,
-    jitter_ms: int,
-    window_ms: int,
-    **given: Any,
-) -> None:
+def put(schedule_id: str, kafka: Kafka, topic_prefix: str, as_json: bool, paused: bool | None, **given: Any) -> None:
     """
     Have a callback come again and again, under the name ID.
 
     Give one of --cron, --every and --at. A schedule of the same ID is
-    replaced; that counts for the runs that are more than 5 s ahead.
+    replaced; that counts for the runs that are due in more than 5 s. If it is
+    paused, it stays so.
 
     Each run is a timer with the id ID@INSTANT, as report@2030-01-31T12:00:00Z,
     which `find`, `cancel` and `move` take.
     """
     times = _times_of(given)
-    given["jitter"] = timedelta(milliseconds=jitter_ms)
-    given["catch_up_window"] = timedelta(milliseconds=window_ms)
-    content = content_of(given)
-    found = _with_schedules(kafka, topic_prefix, lambda schedules: schedules.put(schedule_id, times, **content))
-    _show(found, as_json)
+    if times is None:
+        raise click.UsageError("give one of --cron, --every and --at")
+    options = _given(content_of(given))
+
+    async def ask(schedules: "Schedules") -> "Recurring | None":
+        await schedules.put(schedule_id, times, paused=paused, **options)
+        return await schedules.get(schedule_id)
+
+    if found := _with_schedules(kafka, topic_prefix, ask):
+        _show(found, as_json)
+
+
+@schedule.command()
+@_on_schedule
+@_schedule_options
+@content_options("topic of the callbacks", needs_topic=False)
+@json_option
+def change(schedule_id: str, kafka: Kafka, topic_prefix: str, as_json: bool, **given: Any) -> None:
+    """
+    Change what you give of a schedule; all else stays.
+
+    That counts for the runs that are due in more than 5 s.
+    """
+    times, source = _times_of(given), click.get_current_context().get_parameter_source
+    has_value = any(source(name) is ParameterSource.COMMANDLINE for name in ("value", "tombstone"))
+    options = _given(content_of(given))
+    if not has_value:
+        del options["value"]
+    if times is None and not options:
+        raise click.UsageError("give what is to change")
+    _show(
+        _with_schedules(kafka, topic_prefix, lambda schedules: schedules.change(schedule_id, times, **options)), as_json
+    )
 
 
 @schedule.command("list")
@@ -150,7 +176,7 @@ def show(schedule_id: str, kafka: Kafka, topic_prefix: str, as_json: bool) -> No
 
 @schedule.command()
 @_on_schedule
-@_note
+@click.option("--note", default="", help="why, for people")
 @json_option
 def pause(schedule_id: str, kafka: Kafka, topic_prefix: str, note: str, as_json: bool) -> None:
     """
@@ -163,11 +189,29 @@ def pause(schedule_id: str, kafka: Kafka, topic_prefix: str, note: str, as_json:
 
 @schedule.command()
 @_on_schedule
-@_note
 @json_option
-def resume(schedule_id: str, kafka: Kafka, topic_prefix: str, note: str, as_json: bool) -> None:
+def resume(schedule_id: str, kafka: Kafka, topic_prefix: str, as_json: bool) -> None:
     """Have a paused schedule run again."""
-    _show(_with_schedules(kafka, topic_prefix, lambda schedules: schedules.resume(schedule_id, note)), as_json)
+    _show(_with_schedules(kafka, topic_prefix, lambda schedules: schedules.resume(schedule_id)), as_json)
+
+
+@schedule.command()
+@_on_schedule
+@click.option("--undo", is_flag=True, help="bring back all runs that were left out")
+@json_option
+def skip(schedule_id: str, kafka: Kafka, topic_prefix: str, undo: bool, as_json: bool) -> None:
+    """Leave out the next run that is due in more than 5 s."""
+
+    async def ask(schedules: "Schedules") -> "Recurring | None":
+        if undo:
+            return await schedules.unskip(schedule_id)
+        run = await schedules.skip(schedule_id)
+        if not as_json:
+            click.echo(f"leaves out {_moment(run.instant)}")
+        return await schedules.get(schedule_id)
+
+    if found := _with_schedules(kafka, topic_prefix, ask):
+        _show(found, as_json)
 
 
 @schedule.command()
@@ -202,36 +246,65 @@ def next_(schedule_id: str, kafka: Kafka, topic_prefix: str, count: int, as_json
     """
     runs = _with_schedules(kafka, topic_prefix, lambda schedules: schedules.next(schedule_id, count))
     if as_json:
-        click.echo(json.dumps([run.isoformat() for run in runs]))
+        click.echo(
+            json.dumps(
+                [
+                    {"instant": run.instant.isoformat(), "due": run.due.isoformat(), "timer_id": run.timer_id}
+                    for run in runs
+                ]
+            )
+        )
         return
     if not runs:
         click.echo("no more runs")
     before = None
     for run in runs:
-        offset = run.utcoffset()
+        offset = run.instant.utcoffset()
         if before is not None and offset != before:
             hours = abs((offset or timedelta()) - before)
             click.echo(f"  the clocks go {'forward' if (offset or timedelta()) > before else 'back'} by {hours}")
         before = offset
-        click.echo(f"{run.isoformat(sep=' ')}  {run.tzname()}")
+        due = "" if run.due == run.instant else f"  due {run.due - run.instant} later"
+        click.echo(f"{run.instant.isoformat(sep=' ')}  {run.instant.tzname()}{due}")
 
 
-def _times_of(given: dict[str, Any]) -> Times:
-    """Take the options for the times of a schedule out of *given*, and return the times."""
-    zone, gap, overlap, anchor = (given.pop(name) for name in ("zone", "gap", "overlap", "anchor"))
+def _times_of(given: dict[str, Any]) -> Times | None:
+    """Take the options for the times of a schedule out of *given*, and return the times; None if there are none."""
     cron, every_ms, moments = (given.pop(name) for name in ("cron", "every_ms", "moments"))
-    if sum((cron is not None, every_ms is not None, bool(moments))) != 1:
+    has = {"--cron": cron is not None, "--every": every_ms is not None, "--at": bool(moments)}
+    if sum(has.values()) > 1:
         raise click.UsageError("give one of --cron, --every and --at")
+    options = {name: value for name in _OF_TIMES if (value := given.pop(name)) is not None}
+    for name in options:
+        if not has[_OF_TIMES[name]]:
+            raise click.UsageError(f"--{name} has no effect without {_OF_TIMES[name]}")
     if cron is not None:
-        return Cron(cron, zone, gap, overlap)
-    return At(moments) if moments else Every(timedelta(milliseconds=every_ms), anchor)
+        return Cron(cron, **options)
+    if every_ms is not None:
+        return Every(timedelta(milliseconds=every_ms), **options)
+    return At(moments) if moments else None
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    """Return those of *options* that were given, with durations as timedeltas."""
+    for name in ("jitter", "catch_up_window"):
+        if options[name] is not None:
+            options[name] = timedelta(milliseconds=options[name])
+    return {name: value for name, value in options.items() if value not in (None, ()) or name == "value"}
+
+
+def _moment(when: datetime) -> str:
+    return f"{when.isoformat(sep=' ')} {when.tzname()}"
 
 
 def _next_text(found: "Recurring") -> str:
     if found.paused:
-        return "paused"
-    runs = found.next(1)
-    return f"{runs[0].isoformat(sep=' ')} {runs[0].tzname()}" if runs else "no more runs"
+        return "paused" + (f": {found.hold.note}" if found.hold.note else "")
+    try:
+        runs = found.next(1)
+    except ScheduleError as error:
+        return f"cannot be planned: {error}"
+    return _moment(runs[0].due) if runs else "no more runs"
 
 
 def _show(found: "Recurring", as_json: bool) -> None:
@@ -254,4 +327,11 @@ def _show(found: "Recurring", as_json: bool) -> None:
 def _document(found: "Recurring") -> dict[str, Any]:
     """Return *found* as JSON has it, its message by protobuf's own rules."""
     message = MessageToDict(found.message, preserving_proto_field_name=True)
-    return {"schedule_id": found.schedule_id, "times": found.times, "paused": found.paused, "schedule": message}
+    hold = MessageToDict(found.hold, preserving_proto_field_name=True)
+    return {
+        "schedule_id": found.schedule_id,
+        "times": found.times,
+        "paused": found.paused,
+        "hold": hold,
+        "schedule": message,
+    }

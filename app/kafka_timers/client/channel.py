@@ -10,7 +10,7 @@ from aiokafka import AIOKafkaProducer
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.internals import connection_of, transactional_id_of
-from kafka_timers.broker.placed import latest_values, request_at
+from kafka_timers.broker.placed import Latest, latest_records, request_at
 from kafka_timers.broker.seals import SealLog
 from kafka_timers.broker.topics import answering, counted
 from kafka_timers.client.answers import AnswerReader
@@ -56,11 +56,20 @@ class Channel(Protocol):
     async def read(self, request: str) -> Future | None:
         """Return the Future of the request at partition:offset; None if it does not lie there any more."""
 
-    async def write_schedule(self, name: bytes, value: bytes | None) -> None:
-        """Write a record on `timer-schedule`. A value of None deletes the schedule."""
+    async def write_schedule(self, name: bytes, key: bytes, value: bytes | None) -> int:
+        """Write a record on `timer-schedule`, in the partition of the id *name*, and return its offset."""
 
-    async def schedules(self, name: bytes | None) -> dict[bytes, bytes]:
-        """Return the values on `timer-schedule` by id. With a *name*, other ids may be missing."""
+    async def schedules(self, name: bytes | None, before: int | None = None) -> dict[bytes, Latest]:
+        """
+        Return the latest record of each key on `timer-schedule`.
+
+        Args:
+            name: an id; keys that are not in its partition are missing. None reads all partitions.
+            before: only what lies before this offset.
+        """
+
+    async def planned(self, name: bytes | None) -> dict[bytes, Latest]:
+        """Return the same of `timer-planned`."""
 
 
 class KafkaChannel:
@@ -175,27 +184,34 @@ class KafkaChannel:
         partition = (hash_of(name) if name else next(self._turns)) % count
         return partition, await self._accumulators[partition].append(key, value, headers)
 
-    async def write_schedule(self, name: bytes, value: bytes | None) -> None:
+    async def write_schedule(self, name: bytes, key: bytes, value: bytes | None) -> int:
         """Write a record on `timer-schedule`, see `Channel`."""
-        # Raises if the client is not started.
-        _ = self.partitions
         async with self._opening:
             now_s, topic = asyncio.get_running_loop().time(), self._topics.schedules
             if now_s >= self._schedules_until_s:
                 # It may have been made anew with another number, by which the planner and other clients go.
-                if len(self._to_schedules) != (count := await self._count(topic)):
+                if len(self._to_schedules) != (count := await self._planned_partitions()):
                     self._to_schedules = self._accumulators_of(topic, count)
                 self._schedules_until_s = now_s + _COUNTED_S
             to = self._to_schedules[hash_of(name) % len(self._to_schedules)]
-        await to.append(name, value)
+        return await to.append(key, value)
 
-    async def schedules(self, name: bytes | None) -> dict[bytes, bytes]:
-        """Return the values on `timer-schedule`, see `Channel`."""
-        _ = self.partitions
-        topic = self._topics.schedules
-        count = await self._count(topic)
+    async def schedules(self, name: bytes | None, before: int | None = None) -> dict[bytes, Latest]:
+        """Return the records on `timer-schedule`, see `Channel`."""
+        return await self._latest(self._topics.schedules, name, before)
+
+    async def planned(self, name: bytes | None) -> dict[bytes, Latest]:
+        """Return the records on `timer-planned`, see `Channel`."""
+        return await self._latest(self._topics.planned, name)
+
+    async def _latest(self, topic: str, name: bytes | None, before: int | None = None) -> dict[bytes, Latest]:
+        count = await self._planned_partitions()
         numbers = range(count) if name is None else [hash_of(name) % count]
-        return await latest_values(self._kafka, topic, numbers, **self._options)
+        return await latest_records(self._kafka, topic, numbers, before, **self._options)
+
+    async def _planned_partitions(self) -> int:
+        """Return the number of partitions of `timer-schedule`, of which those that were added are not planned."""
+        return min(self.partitions, await self._count(self._topics.schedules))
 
     async def answers(self) -> AnswerReader:
         """

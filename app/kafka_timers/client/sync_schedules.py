@@ -40,10 +40,13 @@ class Schedules:
 
     put = _waiting(recurring.Schedules.put)
     write = _waiting(recurring.Schedules.write)
+    change = _waiting(recurring.Schedules.change)
     get = _waiting(recurring.Schedules.get)
     list = _waiting(recurring.Schedules.list)
     pause = _waiting(recurring.Schedules.pause)
     resume = _waiting(recurring.Schedules.resume)
+    skip = _waiting(recurring.Schedules.skip)
+    unskip = _waiting(recurring.Schedules.unskip)
     delete = _waiting(recurring.Schedules.delete)
     run_now = _waiting(recurring.Schedules.run_now)
     next = _waiting(recurring.Schedules.next)

@@ -1,8 +1,8 @@
 """
 The times of a schedule: each kind is a value with the arguments that this kind has.
 
-They need no extra. `Schedules.put` takes one of them and checks it. It raises `ScheduleError` for what is none of its
-choices, `RequestError` for what is no time, and `WhenError` for a moment that no timer can have.
+They need no extra. `Schedules.put` takes one of them and checks it. What is none raises `ScheduleError`, which names
+the field.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,9 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from kafka_timers.core.moments import moment_at
-from kafka_timers.errors import RequestError, ScheduleError
+from kafka_timers.core.text import is_text
+from kafka_timers.core.wire import SECOND_LIMIT
+from kafka_timers.errors import ScheduleError, WhenError
 from kafka_timers.v1.schedule_pb2 import Schedule
 
 _GAPS = {"default": 0, "at-jump": 1, "skip": 2}
@@ -38,7 +40,8 @@ class Cron:
 
     def write_to(self, schedule: Schedule) -> None:
         """Give *schedule* these times."""
-        schedule.cron.expression, schedule.cron.zone = self.expression, self.zone
+        schedule.cron.expression = text(self.expression, "cron.expression")
+        schedule.cron.zone = text(self.zone, "cron.zone")
         schedule.cron.gap = chosen(self.gap, _GAPS, "gap")  # type: ignore[assignment]
         schedule.cron.overlap = chosen(self.overlap, _OVERLAPS, "overlap")  # type: ignore[assignment]
 
@@ -58,8 +61,8 @@ class Every:
 
     def write_to(self, schedule: Schedule) -> None:
         """Give *schedule* these times."""
-        schedule.interval.every_ms = milliseconds(self.seconds)
-        schedule.interval.anchor_ms = 0 if self.anchor is None else moment_at(self.anchor)
+        schedule.interval.every_ms = milliseconds(self.seconds, "interval.every_ms")
+        schedule.interval.anchor_ms = 0 if self.anchor is None else moment_of(self.anchor, "anchor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,7 @@ class At:
         """Give *schedule* these times."""
         # An empty list too makes this the kind of the schedule, whose check then names the field.
         schedule.instants.SetInParent()
-        schedule.instants.at_ms.extend(sorted(set(map(moment_at, self.moments))))
+        schedule.instants.at_ms.extend(sorted({moment_of(moment, "moments") for moment in self.moments}))
 
 
 Times = Cron | Every | At
@@ -85,15 +88,36 @@ Times = Cron | Every | At
 
 def chosen(given: str, choices: Mapping[str, int], field: str) -> int:
     """Return the number of the choice *given*, one of *choices*."""
-    if given not in choices:
+    if not isinstance(given, str) or given not in choices:
         raise ScheduleError(f"{given!r} is none of {', '.join(choices)}", field=field)
     return choices[given]
 
 
-def milliseconds(given: timedelta | float) -> int:
+def milliseconds(given: timedelta | float, field: str) -> int:
     """Return *given*, a timedelta or seconds, in milliseconds."""
     if isinstance(given, timedelta):
-        return given // timedelta(milliseconds=1)
-    if isinstance(given, bool) or not isinstance(given, int | float):
-        raise RequestError(f"{given!r} is of type {type(given).__name__}: give a timedelta or seconds")
-    return round(given * 1000)
+        micros = given // timedelta(microseconds=1)
+    elif isinstance(given, bool) or not isinstance(given, int | float):
+        raise ScheduleError(f"{given!r} is of type {type(given).__name__}: give a timedelta or seconds", field=field)
+    elif not abs(given) < SECOND_LIMIT:
+        raise ScheduleError(f"{given!r} s are no duration that a schedule can have", field=field)
+    else:
+        micros = round(given * 1_000_000)
+    if micros % 1000:
+        raise ScheduleError(f"{given!r} is not a whole number of milliseconds", field=field)
+    return micros // 1000
+
+
+def moment_of(given: datetime | float, field: str) -> int:
+    """Return *given* as `moment_at` does."""
+    try:
+        return moment_at(given)
+    except WhenError as error:
+        raise ScheduleError(str(error), field=field) from error
+
+
+def text(given: str, field: str) -> str:
+    """Return *given*, which must be a text."""
+    if not isinstance(given, str) or not is_text(given.encode(errors="surrogatepass")):
+        raise ScheduleError(f"{given!r} is no text", field=field)
+    return given

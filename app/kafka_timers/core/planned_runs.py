@@ -7,7 +7,7 @@ Pure. Both are kept as the instant of each run and its jitter. All moments are U
 from collections.abc import Iterable, Mapping, MutableSequence, Sequence
 from itertools import accumulate, pairwise, repeat
 
-from kafka_timers.core.schedules import Planned
+from kafka_timers.v1.schedule_pb2 import Planned
 
 
 def asked_in(planned: Planned) -> dict[int, int]:

@@ -31,12 +31,14 @@ import xxhash
 
 from kafka_timers.core.planned_runs import asked_in, drop, dropped_in, set_asked, set_dropped
 from kafka_timers.core.schedules import (
+    HOLD_PREFIX,
     CatchUp,
     Planned,
     Schedule,
     Timetable,
     due_ms,
     future_of_run,
+    hold_from,
     run_id,
     schedule_from,
     timetable_of,
@@ -137,6 +139,8 @@ class Plans:
         self._bytes_max = bytes_max
         # For each schedule: when to look at it next, its plan, and its record.
         self._entries: dict[bytes, bytes] = {}
+        # What is held back, by schedule id.
+        self._holds: dict[bytes, bytes] = {}
         self._changed: dict[bytes, _Record] = {}
         # Ids by the second in which to look at them next. An id whose time has changed since is skipped.
         self._wakes: dict[int, list[bytes]] = {}
@@ -158,13 +162,30 @@ class Plans:
         else:
             self._entries[name] = _packed(0, value, None)
 
-    def schedule(self, name: bytes, offset: int, appended_ms: int, value: bytes | None) -> None:
+    def schedule(self, key: bytes, offset: int, appended_ms: int, value: bytes | None) -> None:
         """Take a record of `timer-schedule`. It takes effect with the next step."""
+        if key.startswith(HOLD_PREFIX) and key != HOLD_PREFIX:
+            self._hold(key.removeprefix(HOLD_PREFIX), offset, appended_ms, value)
+        else:
+            self._take(key, offset, appended_ms, value)
+
+    def _hold(self, name: bytes, offset: int, appended_ms: int, value: bytes | None) -> None:
+        if value:
+            self._holds[name] = value
+        else:
+            self._holds.pop(name, None)
+        entry, changed = self._entries.get(name), self._changed.get(name)
+        schedule = changed.value if changed else entry and _schedule_in(entry)
+        # Of a schedule that comes later, that record counts.
+        if schedule:
+            self._take(name, offset, appended_ms, schedule)
+
+    def _take(self, name: bytes, offset: int, appended_ms: int, value: bytes | None) -> None:
         entry = self._entries.get(name)
         if entry is None and value is None:
             self._changed.pop(name, None)
             return
-        if entry is not None and _is_by(planned := _planned_in(entry), offset, value):
+        if entry is not None and self._is_by(planned := _planned_in(entry), name, offset, value):
             # Drop earlier records of this schedule, which may still wait here.
             self._changed.pop(name, None)
             self._set(name, planned, value)
@@ -245,6 +266,13 @@ class Plans:
         self._due[: len(step.due) + step.done] = step.due[::-1]
         return False
 
+    def _is_by(self, planned: Planned, name: bytes, offset: int, value: bytes | None) -> bool:
+        """Tell whether a schedule was planned up to its record at *offset*, with this *value* and its hold."""
+        return bool(planned.schedule == offset and planned.digest == self._digest(name, value))
+
+    def _digest(self, name: bytes, value: bytes | None) -> int:
+        return xxhash.xxh64_intdigest(b"" if value is None else value + self._holds.get(name, b""))
+
     # --- the next look at a schedule ----------------------------------------------------------------------------------
 
     def _set(self, name: bytes, planned: Planned, schedule: bytes | None) -> None:
@@ -278,8 +306,8 @@ class Plans:
         self._cancel(step, name, planned)
         if value is not None and planned.next_ms:
             # Since another planner took it, a library or a limit of a topic may have changed.
-            if times := self._times(step, name, _Record(planned.schedule, 0, value), is_checked=True):
-                _extend(step, name, *times, planned)
+            if found := self._times(step, name, _Record(planned.schedule, 0, value), is_checked=True):
+                _extend(step, name, *found, planned)
             else:
                 planned.next_ms = 0
         self._put(step, name, planned, value)
@@ -294,10 +322,10 @@ class Plans:
             drop(planned, edge_ms)
         # A broker whose clock is ahead appends a record later than now.
         planned.planned_ms = min(max(planned.planned_ms, record.appended_ms - 1), edge_ms)
-        planned.schedule, planned.digest, planned.next_ms = record.offset, _digest(record.value), 0
-        times = None if record.value is None else self._times(step, name, record)
-        if times and not times[0].paused:
-            _extend(step, name, *times, planned)
+        planned.schedule, planned.digest, planned.next_ms = record.offset, self._digest(name, record.value), 0
+        found = None if record.value is None else self._times(step, name, record)
+        if found and not hold_from(self._holds.get(name)).paused:
+            _extend(step, name, *found, planned)
         self._put(step, name, planned, record.value)
 
     def _times(
@@ -309,7 +337,7 @@ class Plans:
             _check_id(name)
             schedule = schedule_from(value)
             _check_size(name, value, self._bytes_max)
-            return schedule, timetable_of(schedule, is_checked=is_checked)
+            return schedule, timetable_of(schedule, hold_from(self._holds.get(name)), is_checked=is_checked)
         except ScheduleError as error:
             step.refused.append(Refused(record.offset, name, value, str(error)))
             return None
@@ -454,15 +482,6 @@ def _check_size(name: bytes, value: bytes, bytes_max: int) -> None:
             "shorter value, or raise max.message.bytes of timer-request",
             field="callback",
         )
-
-
-def _is_by(planned: Planned, offset: int, value: bytes | None) -> bool:
-    """Tell whether a schedule was planned by its record at *offset* with this *value*."""
-    return bool(planned.schedule == offset and planned.digest == _digest(value))
-
-
-def _digest(value: bytes | None) -> int:
-    return xxhash.xxh64_intdigest(value or b"")
 
 
 def _packed(wake_ms: int, planned: bytes, schedule: bytes | None) -> bytes:

@@ -5,15 +5,18 @@ Pure. All instants are UNIX milliseconds.
 """
 
 from bisect import bisect_right
-from datetime import UTC, datetime
+from collections.abc import Container
+from datetime import UTC, date, datetime, time, timedelta
 from functools import lru_cache
-from typing import Protocol
+from operator import itemgetter
+from typing import NamedTuple, Protocol
 from zoneinfo import ZoneInfo
 
 import xxhash
 from google.protobuf.message import DecodeError
 
 from kafka_timers.core.calendar import CronTimes, Gap, Overlap, zone_of
+from kafka_timers.core.planned_runs import asked_in
 from kafka_timers.core.wire import (
     SCHEDULE_HEADER,
     SCHEDULE_HEADERS,
@@ -27,6 +30,7 @@ from kafka_timers.errors import ScheduleError
 from kafka_timers.v1 import schedule_pb2
 from kafka_timers.v1.schedule_pb2 import CatchUp as CatchUp
 from kafka_timers.v1.schedule_pb2 import Cron as Cron
+from kafka_timers.v1.schedule_pb2 import Hold as Hold
 from kafka_timers.v1.schedule_pb2 import Planned as Planned
 from kafka_timers.v1.schedule_pb2 import Planner as Planner
 from kafka_timers.v1.schedule_pb2 import Schedule as Schedule
@@ -35,6 +39,7 @@ LEAST_EVERY_MS = 1000
 _LIMIT_MS = SECOND_LIMIT * 1000
 _WINDOW_S = 86_400
 _INSTANTS_MAX = 10_000
+_EXCEPT_MAX = 1_000
 _JITTER_MAX_MS = 86_400_000
 # Most runs of a schedule that may wait for their jitter at a time: a plan names each of them.
 _JITTERED_MAX = 2_000
@@ -64,6 +69,18 @@ _OVERLAPS: dict[int, Overlap] = {
 }
 
 
+# The key of a hold is this and the schedule's id, which does not begin so.
+HOLD_PREFIX = b"\0"
+NO_HOLD = Hold()
+
+
+class Run(NamedTuple):
+    """A run: its instant, and when it is due."""
+
+    instant_ms: int
+    due_ms: int
+
+
 class _Times(Protocol):
     def next_after(self, ms: int) -> int | None: ...
 
@@ -76,16 +93,26 @@ class Timetable:
         window_ms: age in milliseconds up to which a missed run is made up for.
     """
 
-    def __init__(self, schedule: Schedule, times: _Times) -> None:
+    def __init__(self, schedule: Schedule, times: _Times, skipped_ms: Container[int]) -> None:
         self._times = times
         self._from_ms = schedule.from_ms
         self._until_ms = schedule.until_ms or _LIMIT_MS
+        self._skipped_ms = skipped_ms
+        self._without = _Days(schedule) if schedule.except_dates else None
         self.window_ms = (schedule.catch_up_window_s or _WINDOW_S) * 1000
 
     def next_after(self, ms: int) -> int | None:
         """Return the first run later than *ms*; None if there is none."""
         found = self._times.next_after(max(ms, self._from_ms - 1))
-        return None if found is None or found >= self._until_ms else found
+        while found is not None and found < self._until_ms:
+            behind_ms = self._without.end_of(found) if self._without else None
+            if behind_ms is not None:
+                found = self._times.next_after(max(found, behind_ms - 1))
+            elif found in self._skipped_ms:
+                found = self._times.next_after(found)
+            else:
+                return found
+        return None
 
     def has(self, run_ms: int) -> bool:
         """Tell whether *run_ms* is a run."""
@@ -103,6 +130,21 @@ class Timetable:
                 return last
             # Widen the span step by step, so that the search covers little more than the time between two runs.
             span_ms *= 8
+
+
+class _Days:
+    """The days on which *schedule* has no runs."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._days = frozenset(map(date.fromisoformat, schedule.except_dates))
+        self._zone = zone_in(schedule)
+
+    def end_of(self, ms: int) -> int | None:
+        """Return when the day of *ms* ends, if it is one of them."""
+        day = datetime.fromtimestamp(ms // 1000, self._zone).date()
+        if day not in self._days:
+            return None
+        return int(datetime.combine(day + timedelta(days=1), time(), self._zone).timestamp()) * 1000
 
 
 class _Interval:
@@ -136,9 +178,17 @@ def schedule_from(value: bytes) -> Schedule:
         raise ScheduleError("the value is no protobuf message Schedule", field="value") from error
 
 
-def timetable_of(schedule: Schedule, *, is_checked: bool = False) -> Timetable:
+def hold_from(value: bytes | None) -> Hold:
+    """Return what the *value* of a hold's record holds back; one that is none of these holds nothing back."""
+    try:
+        return Hold.FromString(value or b"")
+    except DecodeError:
+        return NO_HOLD
+
+
+def timetable_of(schedule: Schedule, hold: Hold = NO_HOLD, *, is_checked: bool = False) -> Timetable:
     """
-    Return the times of *schedule*.
+    Return the times of *schedule*, without those that *hold* skips.
 
     Args:
         is_checked: whether this has returned its times before, so that it need not be checked again.
@@ -148,13 +198,13 @@ def timetable_of(schedule: Schedule, *, is_checked: bool = False) -> Timetable:
     """
     if not is_checked:
         _check(schedule)
-    timetable = _timetable(schedule)
+    timetable = Timetable(schedule, _times(schedule), frozenset(hold.skipped_ms))
     if not is_checked and schedule.jitter_ms >= _JITTERED_MAX * LEAST_EVERY_MS:
         _check_jitter(schedule.jitter_ms, timetable)
     return timetable
 
 
-def _timetable(schedule: Schedule) -> Timetable:
+def _times(schedule: Schedule) -> _Times:
     kind = schedule.WhichOneof("when")
     if kind == "cron":
         cron = schedule.cron
@@ -162,7 +212,7 @@ def _timetable(schedule: Schedule) -> Timetable:
             raise ScheduleError(f"{cron.gap} is no choice of this version", field="cron.gap")
         if cron.overlap not in _OVERLAPS:
             raise ScheduleError(f"{cron.overlap} is no choice of this version", field="cron.overlap")
-        return Timetable(schedule, _cron(cron.expression, cron.zone or "UTC", cron.gap, cron.overlap))
+        return _cron(cron.expression, cron.zone or "UTC", cron.gap, cron.overlap)
     if kind == "interval":
         every_ms, anchor_ms = schedule.interval.every_ms, schedule.interval.anchor_ms
         if not LEAST_EVERY_MS <= every_ms < _LIMIT_MS:
@@ -171,7 +221,7 @@ def _timetable(schedule: Schedule) -> Timetable:
             )
         if not 0 <= anchor_ms < _LIMIT_MS:
             raise ScheduleError(f"{anchor_ms} is no time: give UNIX milliseconds", field="interval.anchor_ms")
-        return Timetable(schedule, _Interval(every_ms, anchor_ms))
+        return _Interval(every_ms, anchor_ms)
     if kind == "instants":
         at_ms = list(schedule.instants.at_ms)
         if not 0 < len(at_ms) <= _INSTANTS_MAX:
@@ -180,7 +230,7 @@ def _timetable(schedule: Schedule) -> Timetable:
             raise ScheduleError(
                 "they are not UNIX milliseconds, each later than the one before", field="instants.at_ms"
             )
-        return Timetable(schedule, _Instants(at_ms))
+        return _Instants(at_ms)
     raise ScheduleError("is missing: give a cron expression, an interval or instants", field="when")
 
 
@@ -205,6 +255,10 @@ def _check(schedule: Schedule) -> None:
         raise ScheduleError(f"{schedule.until_ms} is not later than from_ms", field="until_ms")
     if schedule.catch_up not in CatchUp.values():
         raise ScheduleError(f"{schedule.catch_up} is no choice of this version", field="catch_up")
+    if len(schedule.except_dates) > _EXCEPT_MAX:
+        raise ScheduleError(f"there are more than {_EXCEPT_MAX}: give fewer", field="except_dates")
+    for day in schedule.except_dates:
+        _check_day(day)
     callback = schedule.callback
     if not (callback.callBackTopic or callback.callBackRecord.topic):
         raise ScheduleError("is missing: name the topic that gets the callbacks", field="callback.callBackTopic")
@@ -214,6 +268,15 @@ def _check(schedule: Schedule) -> None:
     for header in callback.headers:
         if header.key in SERVICE_HEADERS or header.key in SCHEDULE_HEADERS:
             raise ScheduleError(f"{header.key} is set by the service: use another name", field="callback.headers")
+
+
+def _check_day(day: str) -> None:
+    try:
+        is_day = date.fromisoformat(day).isoformat() == day
+    except ValueError:
+        is_day = False
+    if not is_day:
+        raise ScheduleError(f"{day!r} is no day: give one as 2026-12-25", field="except_dates")
 
 
 # Many schedules have the same expression, and parsing one is slow.
@@ -258,21 +321,35 @@ def future_of_run(schedule_id: str, schedule: Schedule, run_ms: int, number: int
     return future
 
 
-def next_runs(schedule: Schedule, after_ms: int, count: int) -> list[int]:
+def next_runs(
+    schedule_id: str,
+    schedule: Schedule,
+    after_ms: int,
+    count: int,
+    hold: Hold = NO_HOLD,
+    planned: Planned | None = None,
+) -> list[Run]:
     """
-    Return the first *count* runs of *schedule* later than *after_ms*, or all if there are fewer.
+    Return the first *count* runs of *schedule* that are due later than *after_ms*, or all if there are fewer.
+
+    Args:
+        hold: what is held back; a pause does not matter.
+        planned: how far it is planned, which tells how many runs it has had.
 
     Raises:
-        ScheduleError: *schedule* is not valid or, checked if *after_ms* is 0, has no run at all.
+        ScheduleError: *schedule* is not valid.
     """
-    timetable, found = timetable_of(schedule), list[int]()
+    timetable, name, planned = timetable_of(schedule, hold), schedule_id.encode(), planned or Planned()
+    asked = {run_ms: due for run_ms, due in asked_in(planned).items() if due > after_ms}
+    if schedule.runs_max:
+        count = min(count, schedule.runs_max - planned.runs + len(asked))
+    # With a jitter, some of them have their instant behind them.
+    found = [Run(run_ms, due) for run_ms, due in asked.items() if run_ms <= after_ms and timetable.has(run_ms)]
     run_ms = timetable.next_after(after_ms)
-    if run_ms is None and not after_ms:
-        raise ScheduleError("it never runs: give other times", field=schedule.WhichOneof("when") or "when")
     while run_ms is not None and len(found) < count:
-        found.append(run_ms)
+        found.append(Run(run_ms, due_ms(name, schedule, run_ms)))
         run_ms = timetable.next_after(run_ms)
-    return found
+    return sorted(found[: max(count, 0)], key=itemgetter(1))
 
 
 def zone_in(schedule: Schedule) -> ZoneInfo:

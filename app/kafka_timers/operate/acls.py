@@ -126,6 +126,7 @@ def acls_of(prefix: str, group: str, callbacks: str, door: str = "") -> list[Acl
 
     allow("client", topics.requests, "requests", _WRITE)
     allow("client", topics.schedules, "recurring timers", _READ, _WRITE)
+    allow("client", topics.planned, "how far recurring timers are planned", _READ)
     allow("client", topics.sealed, "number of partitions in use", _READ)
     allow("client", topics.replies, "answers to cancels and moves", _READ)
     return found

@@ -25,29 +25,31 @@ _sym_db = _symbol_database.Default()
 from kafka_timers.v1 import future_pb2 as kafka__timers_dot_v1_dot_future__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ekafka_timers/v1/schedule.proto\x12\x0fkafka_timers.v1\x1a\x1ckafka_timers/v1/future.proto\"\xef\x02\n\x08Schedule\x12%\n\x04\x63ron\x18\x01 \x01(\x0b\x32\x15.kafka_timers.v1.CronH\x00\x12-\n\x08interval\x18\x02 \x01(\x0b\x32\x19.kafka_timers.v1.IntervalH\x00\x12-\n\x08instants\x18\x03 \x01(\x0b\x32\x19.kafka_timers.v1.InstantsH\x00\x12)\n\x08\x63\x61llback\x18\x04 \x01(\x0b\x32\x17.kafka_timers.v1.Future\x12\x0f\n\x07\x66rom_ms\x18\x05 \x01(\x03\x12\x10\n\x08until_ms\x18\x06 \x01(\x03\x12\x10\n\x08runs_max\x18\x07 \x01(\x03\x12\x11\n\tjitter_ms\x18\x08 \x01(\x03\x12*\n\x08\x63\x61tch_up\x18\t \x01(\x0e\x32\x18.kafka_timers.v1.CatchUp\x12\x19\n\x11\x63\x61tch_up_window_s\x18\n \x01(\x03\x12\x0e\n\x06paused\x18\x0b \x01(\x08\x12\x0c\n\x04note\x18\x0c \x01(\tB\x06\n\x04when\"v\n\x04\x43ron\x12\x12\n\nexpression\x18\x01 \x01(\t\x12\x0c\n\x04zone\x18\x02 \x01(\t\x12!\n\x03gap\x18\x03 \x01(\x0e\x32\x14.kafka_timers.v1.Gap\x12)\n\x07overlap\x18\x04 \x01(\x0e\x32\x18.kafka_timers.v1.Overlap\"/\n\x08Interval\x12\x10\n\x08\x65very_ms\x18\x01 \x01(\x03\x12\x11\n\tanchor_ms\x18\x02 \x01(\x03\"\x19\n\x08Instants\x12\r\n\x05\x61t_ms\x18\x01 \x03(\x03\"\xce\x01\n\x07Planned\x12\x10\n\x08schedule\x18\x01 \x01(\x03\x12\x12\n\nplanned_ms\x18\x02 \x01(\x03\x12\x0f\n\x07next_ms\x18\x03 \x01(\x03\x12\x0c\n\x04runs\x18\x04 \x01(\x03\x12\x10\n\x08\x61sked_ms\x18\x05 \x03(\x12\x12\x12\n\ndropped_ms\x18\x06 \x03(\x12\x12\x14\n\x0c\x63\x61ncelled_ms\x18\x07 \x01(\x03\x12\x0e\n\x06\x64igest\x18\x08 \x01(\x06\x12\x17\n\x0f\x61sked_jitter_ms\x18\t \x03(\x03\x12\x19\n\x11\x64ropped_jitter_ms\x18\n \x03(\x03\":\n\x07Planner\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06tzdata\x18\x02 \x01(\t\x12\x11\n\tschedules\x18\x03 \x01(\x0c*9\n\x03Gap\x12\x13\n\x0fGAP_UNSPECIFIED\x10\x00\x12\x0f\n\x0bGAP_AT_JUMP\x10\x01\x12\x0c\n\x08GAP_SKIP\x10\x02*G\n\x07Overlap\x12\x17\n\x13OVERLAP_UNSPECIFIED\x10\x00\x12\x11\n\rOVERLAP_FIRST\x10\x01\x12\x10\n\x0cOVERLAP_BOTH\x10\x02*[\n\x07\x43\x61tchUp\x12\x18\n\x14\x43\x41TCH_UP_UNSPECIFIED\x10\x00\x12\x11\n\rCATCH_UP_LAST\x10\x01\x12\x10\n\x0c\x43\x41TCH_UP_ALL\x10\x02\x12\x11\n\rCATCH_UP_NONE\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ekafka_timers/v1/schedule.proto\x12\x0fkafka_timers.v1\x1a\x1ckafka_timers/v1/future.proto\"\xfb\x02\n\x08Schedule\x12%\n\x04\x63ron\x18\x01 \x01(\x0b\x32\x15.kafka_timers.v1.CronH\x00\x12-\n\x08interval\x18\x02 \x01(\x0b\x32\x19.kafka_timers.v1.IntervalH\x00\x12-\n\x08instants\x18\x03 \x01(\x0b\x32\x19.kafka_timers.v1.InstantsH\x00\x12)\n\x08\x63\x61llback\x18\x04 \x01(\x0b\x32\x17.kafka_timers.v1.Future\x12\x0f\n\x07\x66rom_ms\x18\x05 \x01(\x03\x12\x10\n\x08until_ms\x18\x06 \x01(\x03\x12\x10\n\x08runs_max\x18\x07 \x01(\x03\x12\x11\n\tjitter_ms\x18\x08 \x01(\x03\x12*\n\x08\x63\x61tch_up\x18\t \x01(\x0e\x32\x18.kafka_timers.v1.CatchUp\x12\x19\n\x11\x63\x61tch_up_window_s\x18\n \x01(\x03\x12\x0c\n\x04note\x18\x0c \x01(\t\x12\x14\n\x0c\x65xcept_dates\x18\r \x03(\tB\x06\n\x04whenJ\x04\x08\x0b\x10\x0c\"8\n\x04Hold\x12\x0e\n\x06paused\x18\x01 \x01(\x08\x12\x0c\n\x04note\x18\x02 \x01(\t\x12\x12\n\nskipped_ms\x18\x03 \x03(\x03\"v\n\x04\x43ron\x12\x12\n\nexpression\x18\x01 \x01(\t\x12\x0c\n\x04zone\x18\x02 \x01(\t\x12!\n\x03gap\x18\x03 \x01(\x0e\x32\x14.kafka_timers.v1.Gap\x12)\n\x07overlap\x18\x04 \x01(\x0e\x32\x18.kafka_timers.v1.Overlap\"/\n\x08Interval\x12\x10\n\x08\x65very_ms\x18\x01 \x01(\x03\x12\x11\n\tanchor_ms\x18\x02 \x01(\x03\"\x19\n\x08Instants\x12\r\n\x05\x61t_ms\x18\x01 \x03(\x03\"\xce\x01\n\x07Planned\x12\x10\n\x08schedule\x18\x01 \x01(\x03\x12\x12\n\nplanned_ms\x18\x02 \x01(\x03\x12\x0f\n\x07next_ms\x18\x03 \x01(\x03\x12\x0c\n\x04runs\x18\x04 \x01(\x03\x12\x10\n\x08\x61sked_ms\x18\x05 \x03(\x12\x12\x12\n\ndropped_ms\x18\x06 \x03(\x12\x12\x14\n\x0c\x63\x61ncelled_ms\x18\x07 \x01(\x03\x12\x0e\n\x06\x64igest\x18\x08 \x01(\x06\x12\x17\n\x0f\x61sked_jitter_ms\x18\t \x03(\x03\x12\x19\n\x11\x64ropped_jitter_ms\x18\n \x03(\x03\":\n\x07Planner\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06tzdata\x18\x02 \x01(\t\x12\x11\n\tschedules\x18\x03 \x01(\x0c*9\n\x03Gap\x12\x13\n\x0fGAP_UNSPECIFIED\x10\x00\x12\x0f\n\x0bGAP_AT_JUMP\x10\x01\x12\x0c\n\x08GAP_SKIP\x10\x02*G\n\x07Overlap\x12\x17\n\x13OVERLAP_UNSPECIFIED\x10\x00\x12\x11\n\rOVERLAP_FIRST\x10\x01\x12\x10\n\x0cOVERLAP_BOTH\x10\x02*[\n\x07\x43\x61tchUp\x12\x18\n\x14\x43\x41TCH_UP_UNSPECIFIED\x10\x00\x12\x11\n\rCATCH_UP_LAST\x10\x01\x12\x10\n\x0c\x43\x41TCH_UP_ALL\x10\x02\x12\x11\n\rCATCH_UP_NONE\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'kafka_timers.v1.schedule_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_GAP']._serialized_start=916
-  _globals['_GAP']._serialized_end=973
-  _globals['_OVERLAP']._serialized_start=975
-  _globals['_OVERLAP']._serialized_end=1046
-  _globals['_CATCHUP']._serialized_start=1048
-  _globals['_CATCHUP']._serialized_end=1139
+  _globals['_GAP']._serialized_start=986
+  _globals['_GAP']._serialized_end=1043
+  _globals['_OVERLAP']._serialized_start=1045
+  _globals['_OVERLAP']._serialized_end=1116
+  _globals['_CATCHUP']._serialized_start=1118
+  _globals['_CATCHUP']._serialized_end=1209
   _globals['_SCHEDULE']._serialized_start=82
-  _globals['_SCHEDULE']._serialized_end=449
-  _globals['_CRON']._serialized_start=451
-  _globals['_CRON']._serialized_end=569
-  _globals['_INTERVAL']._serialized_start=571
-  _globals['_INTERVAL']._serialized_end=618
-  _globals['_INSTANTS']._serialized_start=620
-  _globals['_INSTANTS']._serialized_end=645
-  _globals['_PLANNED']._serialized_start=648
-  _globals['_PLANNED']._serialized_end=854
-  _globals['_PLANNER']._serialized_start=856
-  _globals['_PLANNER']._serialized_end=914
+  _globals['_SCHEDULE']._serialized_end=461
+  _globals['_HOLD']._serialized_start=463
+  _globals['_HOLD']._serialized_end=519
+  _globals['_CRON']._serialized_start=521
+  _globals['_CRON']._serialized_end=639
+  _globals['_INTERVAL']._serialized_start=641
+  _globals['_INTERVAL']._serialized_end=688
+  _globals['_INSTANTS']._serialized_start=690
+  _globals['_INSTANTS']._serialized_end=715
+  _globals['_PLANNED']._serialized_start=718
+  _globals['_PLANNED']._serialized_end=924
+  _globals['_PLANNER']._serialized_start=926
+  _globals['_PLANNER']._serialized_end=984
 # @@protoc_insertion_point(module_scope)

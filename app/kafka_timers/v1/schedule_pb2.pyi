@@ -37,7 +37,7 @@ CATCH_UP_ALL: CatchUp
 CATCH_UP_NONE: CatchUp
 
 class Schedule(_message.Message):
-    __slots__ = ("cron", "interval", "instants", "callback", "from_ms", "until_ms", "runs_max", "jitter_ms", "catch_up", "catch_up_window_s", "paused", "note")
+    __slots__ = ("cron", "interval", "instants", "callback", "from_ms", "until_ms", "runs_max", "jitter_ms", "catch_up", "catch_up_window_s", "note", "except_dates")
     CRON_FIELD_NUMBER: _ClassVar[int]
     INTERVAL_FIELD_NUMBER: _ClassVar[int]
     INSTANTS_FIELD_NUMBER: _ClassVar[int]
@@ -48,8 +48,8 @@ class Schedule(_message.Message):
     JITTER_MS_FIELD_NUMBER: _ClassVar[int]
     CATCH_UP_FIELD_NUMBER: _ClassVar[int]
     CATCH_UP_WINDOW_S_FIELD_NUMBER: _ClassVar[int]
-    PAUSED_FIELD_NUMBER: _ClassVar[int]
     NOTE_FIELD_NUMBER: _ClassVar[int]
+    EXCEPT_DATES_FIELD_NUMBER: _ClassVar[int]
     cron: Cron
     interval: Interval
     instants: Instants
@@ -60,9 +60,19 @@ class Schedule(_message.Message):
     jitter_ms: int
     catch_up: CatchUp
     catch_up_window_s: int
+    note: str
+    except_dates: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, cron: _Optional[_Union[Cron, _Mapping]] = ..., interval: _Optional[_Union[Interval, _Mapping]] = ..., instants: _Optional[_Union[Instants, _Mapping]] = ..., callback: _Optional[_Union[_future_pb2.Future, _Mapping]] = ..., from_ms: _Optional[int] = ..., until_ms: _Optional[int] = ..., runs_max: _Optional[int] = ..., jitter_ms: _Optional[int] = ..., catch_up: _Optional[_Union[CatchUp, str]] = ..., catch_up_window_s: _Optional[int] = ..., note: _Optional[str] = ..., except_dates: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Hold(_message.Message):
+    __slots__ = ("paused", "note", "skipped_ms")
+    PAUSED_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_MS_FIELD_NUMBER: _ClassVar[int]
     paused: bool
     note: str
-    def __init__(self, cron: _Optional[_Union[Cron, _Mapping]] = ..., interval: _Optional[_Union[Interval, _Mapping]] = ..., instants: _Optional[_Union[Instants, _Mapping]] = ..., callback: _Optional[_Union[_future_pb2.Future, _Mapping]] = ..., from_ms: _Optional[int] = ..., until_ms: _Optional[int] = ..., runs_max: _Optional[int] = ..., jitter_ms: _Optional[int] = ..., catch_up: _Optional[_Union[CatchUp, str]] = ..., catch_up_window_s: _Optional[int] = ..., paused: bool = ..., note: _Optional[str] = ...) -> None: ...
+    skipped_ms: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, paused: bool = ..., note: _Optional[str] = ..., skipped_ms: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Cron(_message.Message):
     __slots__ = ("expression", "zone", "gap", "overlap")
