@@ -513,6 +513,7 @@ MUTANTS = [
     ),
     Mutant("a schedule is known by its offset alone", "Plans._is_by", compare("_0 == _0", "digest")),
     # --- recurring timers: what is held back --------------------------------------------------------------------------
+    Mutant("a change loses runs with an instant near by", "planning._extend", put("()", "between")),
     Mutant("a pause that is not told anew ends with a change", "Plans._replan", never("paused")),
     Mutant("a hold is forgotten at once", "Plans._hold", put("None", "_holds", "1/2")),
     Mutant("a hold that was taken back stays", "Plans._hold", drop("pop")),

@@ -26,7 +26,8 @@ from mutants import EXPLAINED, MUTANTS, Mutant
 
 ROOT = Path(__file__).parents[2]
 LAST = ROOT / "docs" / "mutants.json"
-TESTS = ("tests/store", "tests/unit", "tests/simulation")
+# But for the one of the mutants themselves, which says nothing of the code.
+TESTS = ("--ignore=tests/unit/test_mutants.py", "tests/store", "tests/unit", "tests/simulation")
 # Those that fail most often, and how many histories they live through at first: the first few tell of most mutants.
 _SOON = tuple(f"tests/simulation/test_{name}.py" for name in ("stories", "coordinator", "histories"))
 _FEW, _MANY = 40, 300
@@ -58,7 +59,7 @@ def survives(mutant: Mutant, killed_by: str) -> tuple[str, str, float]:
 def _about(changed: Iterable[Path]) -> list[str]:
     """Return the files of tests that are named after the changed files."""
     stems = {path.stem for path in changed}
-    files = {path for place in TESTS for path in (ROOT / place).rglob("test_*.py")}
+    files = {path for place in TESTS[1:] for path in (ROOT / place).rglob("test_*.py")}
     return sorted(str(path.relative_to(ROOT)) for path in files if any(stem in path.stem for stem in stems))
 
 

@@ -1,13 +1,16 @@
 """Told stories about planners of recurring timers: what a takeover believes, and which log it reads."""
 
 import asyncio
+from contextlib import suppress
 from typing import Any, cast
 
+from aiokafka.errors import KafkaError
 from prometheus_client import CollectorRegistry
 
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.core.callbacks import Target
 from kafka_timers.core.schedules import CatchUp, Schedule
+from kafka_timers.errors import KafkaTimersError
 from kafka_timers.planner.plan_metrics import PlannerMetrics
 from kafka_timers.planner.schedule_log import PlannedPartition
 from kafka_timers.planner.turns import Turns
@@ -24,7 +27,7 @@ from simulation.told import Story, told
 _REFRESH_S = 5.0
 
 
-class Planned:
+class Planners:
     """The schedules of a story, and its planners; moments are seconds since its beginning."""
 
     def __init__(self, story: Story) -> None:
@@ -44,6 +47,17 @@ class Planned:
         """Start a planner in a process of its own, and return its task."""
         process = self._story.start(host)
         return process.run(self._plan(process))
+
+    def start_for_good(self, host: str) -> "tuple[Process, asyncio.Task[None]]":
+        """Start one that begins anew when it fails, as a worker has it do."""
+        process = self._story.world.group.start(host)
+        return process, process.run(self._plan_on(process))
+
+    async def _plan_on(self, process: Process) -> None:
+        while True:
+            with suppress(KafkaError, KafkaTimersError):
+                await self._plan(process)
+            await asyncio.sleep(1)
 
     async def _plan(self, process: Process) -> None:
         own, ticked = self._kafka.own, asyncio.Event()
@@ -89,7 +103,7 @@ class Planned:
 
 def test_a_planner_believes_no_schedules_of_a_broker_that_was_cut_off() -> None:
     with told() as story:
-        planned = Planned(story)
+        planned = Planners(story)
         planned.log._leader = 2
         story.start("a", 0)
         first = planned.start("p")
@@ -114,7 +128,7 @@ def test_a_planner_believes_no_schedules_of_a_broker_that_was_cut_off() -> None:
 def test_a_planner_that_is_not_told_where_its_barrier_lies_plans_nothing() -> None:
     """It would take the plans for unknown, and a schedule of one run would have another one."""
     with told(seal_every_s=5) as story:
-        planned = Planned(story)
+        planned = Planners(story)
         story.start("a", 0)
         first = planned.start("p")
         story.until(3)

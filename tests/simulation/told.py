@@ -1,7 +1,7 @@
 """Told stories: a history in which nothing happens by chance, and a test sets each event."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -129,8 +129,8 @@ async def _sleep(for_s: float) -> None:
 
 
 @contextmanager
-def told(*, partitions: int = 1, **settings: Any) -> Iterator[Story]:
+def told(*, partitions: int = 1, trace: Callable[[str], None] | None = print, **settings: Any) -> Iterator[Story]:
     """Yield a story; *settings* are those of the workers. Events are printed: pytest shows them when it fails."""
     options = {"seal_every_s": 1, "arm_bytes": 0} | settings
-    with history(trace=print, partitions=partitions, **options) as (loop, world):
+    with history(trace=trace, partitions=partitions, **options) as (loop, world):
         yield Story(loop, world)

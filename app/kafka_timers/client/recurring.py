@@ -115,11 +115,11 @@ class Recurring:
         zone = zone_in(self.message)
         return [
             Run(
-                datetime.fromtimestamp(run.instant_ms / 1000, zone),
-                datetime.fromtimestamp(run.due_ms / 1000, zone),
-                run_id(self.schedule_id, run.instant_ms),
+                datetime.fromtimestamp(run_ms / 1000, zone),
+                datetime.fromtimestamp(due_ms / 1000, zone),
+                run_id(self.schedule_id, run_ms),
             )
-            for run in runs
+            for run_ms, due_ms in runs.items()
         ]
 
 

@@ -36,6 +36,7 @@ from kafka_timers.core.schedules import (
     Planned,
     Schedule,
     Timetable,
+    check_record,
     due_ms,
     future_of_run,
     hold_from,
@@ -43,7 +44,6 @@ from kafka_timers.core.schedules import (
     schedule_from,
     timetable_of,
 )
-from kafka_timers.core.text import is_text
 from kafka_timers.core.wire import Condition, Future
 from kafka_timers.errors import ScheduleError
 
@@ -61,9 +61,8 @@ _MISSED_MS = 5_000
 # Most runs of one schedule in one step.
 _RUNS_MAX = 1_000
 
-# Of a request, without id and callback; and Kafka's own limit.
-_RUN_BYTES, _BYTES_MAX = 300, 1_000_000
-_ID_BYTES_MAX = 1_000
+# Kafka's own limit.
+_BYTES_MAX = 1_000_000
 _STEP_BYTES = 8 << 20
 _WAKE = struct.Struct(">qI")
 _NEVER = -1
@@ -315,9 +314,9 @@ class Plans:
     def _replan(self, step: Step, name: bytes) -> None:
         """Plan a schedule anew by its newest record."""
         record, entry, edge_ms = self._changed[name], self._entries.get(name), step.now_ms + EDGE_MS
-        planned = Planned()
+        planned, near_ms = Planned(), edge_ms
         if entry is not None:
-            planned = _planned_in(entry)
+            planned, near_ms = _planned_in(entry), step.now_ms
             self._cancel(step, name, planned)
             drop(planned, edge_ms)
         # A broker whose clock is ahead appends a record later than now.
@@ -325,7 +324,7 @@ class Plans:
         planned.schedule, planned.digest, planned.next_ms = record.offset, self._digest(name, record.value), 0
         found = None if record.value is None else self._times(step, name, record)
         if found and not hold_from(self._holds.get(name)).paused:
-            _extend(step, name, *found, planned)
+            _extend(step, name, *found, planned, range(near_ms, edge_ms))
         self._put(step, name, planned, record.value)
 
     def _times(
@@ -334,9 +333,8 @@ class Plans:
         """Return the schedule of *record* and its times; None if it cannot be planned, which refuses it."""
         value = record.value or b""
         try:
-            _check_id(name)
+            check_record(name, value, self._bytes_max)
             schedule = schedule_from(value)
-            _check_size(name, value, self._bytes_max)
             return schedule, timetable_of(schedule, hold_from(self._holds.get(name)), is_checked=is_checked)
         except ScheduleError as error:
             step.refused.append(Refused(record.offset, name, value, str(error)))
@@ -374,8 +372,16 @@ class Plans:
         step.entries[name] = _packed(0, plan, value)
 
 
-def _extend(step: Step, name: bytes, schedule: Schedule, timetable: Timetable, planned: Planned) -> None:
-    """Request the runs behind the planned ones, as far as they must be known by now."""
+def _extend(
+    step: Step, name: bytes, schedule: Schedule, timetable: Timetable, planned: Planned, near: range = range(0)
+) -> None:
+    """
+    Request the runs behind the planned ones, as far as they must be known by now.
+
+    Args:
+        near: the time from now on that a change does not touch, after a change. Runs with their instants in it are
+            touched if they are due later.
+    """
     schedule_id, now_ms = name.decode(), step.now_ms
     through_ms, missed_ms = now_ms + AHEAD_MS + _stride_ms(name), now_ms - _MISSED_MS
     asked, dropped = asked_in(planned), dropped_in(planned)
@@ -403,9 +409,12 @@ def _extend(step: Step, name: bytes, schedule: Schedule, timetable: Timetable, p
     def is_over() -> bool:
         return bool(schedule.runs_max) and planned.runs >= schedule.runs_max
 
-    # Their instants are over, and they are not due yet: a change reaches them.
+    # Their instants are over, or as good as over, and they are not due yet: a change reaches them.
     for run_ms, due in list(dropped.items()):
         if run_ms <= after_ms and due > planned.cancelled_ms and timetable.has(run_ms) and not is_over():
+            ask(run_ms, due_of(run_ms))
+    for run_ms in timetable.between(near.start, min(after_ms, near.stop)) if schedule.jitter_ms else ():
+        if run_ms not in asked and run_ms not in dropped and due_of(run_ms) > near.stop and not is_over():
             ask(run_ms, due_of(run_ms))
     made_up_ms, last_ms = now_ms, None
     next_ms = planned.next_ms or timetable.next_after(after_ms)
@@ -463,25 +472,6 @@ def _wake_ms(planned: Planned, *, is_deleted: bool) -> int:
         waits.append(min(left) - EDGE_MS if left else max(dues) + 1000)
     # In whole seconds, as time goes by: it is not looked at before something is to be done.
     return max(0, -(-min(waits) // 1000) * 1000) if waits else _NEVER
-
-
-def _check_id(name: bytes) -> None:
-    if not name or not is_text(name):
-        raise ScheduleError("the key is the schedule's id: give a text that is not empty", field="key")
-    if len(name) > _ID_BYTES_MAX:
-        raise ScheduleError(f"the id has more than {_ID_BYTES_MAX} bytes: give a shorter one", field="key")
-    if name.startswith(OWN_KEYS):
-        raise ScheduleError("an id does not begin with a zero byte: give another one", field="key")
-
-
-def _check_size(name: bytes, value: bytes, bytes_max: int) -> None:
-    # A run's request has the id twice, with the instant, and headers of the service.
-    if len(value) + 3 * len(name) + _RUN_BYTES > bytes_max:
-        raise ScheduleError(
-            f"the schedule has {len(value)} bytes, and the request of a run has to fit into {bytes_max}: give a "
-            "shorter value, or raise max.message.bytes of timer-request",
-            field="callback",
-        )
 
 
 def _packed(wake_ms: int, planned: bytes, schedule: bytes | None) -> bytes:

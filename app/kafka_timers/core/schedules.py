@@ -5,11 +5,11 @@ Pure. All instants are UNIX milliseconds.
 """
 
 from bisect import bisect_right
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from datetime import UTC, date, datetime, time, timedelta
 from functools import lru_cache
 from operator import itemgetter
-from typing import NamedTuple, Protocol
+from typing import Protocol
 from zoneinfo import ZoneInfo
 
 import xxhash
@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError
 
 from kafka_timers.core.calendar import CronTimes, Gap, Overlap, zone_of
 from kafka_timers.core.planned_runs import asked_in
+from kafka_timers.core.text import is_text
 from kafka_timers.core.wire import (
     SCHEDULE_HEADER,
     SCHEDULE_HEADERS,
@@ -40,6 +41,9 @@ _LIMIT_MS = SECOND_LIMIT * 1000
 _WINDOW_S = 86_400
 _INSTANTS_MAX = 10_000
 _EXCEPT_MAX = 1_000
+_ID_BYTES_MAX = 1_000
+# Of a run's request, without id and callback.
+_RUN_BYTES = 300
 _JITTER_MAX_MS = 86_400_000
 # Most runs of a schedule that may wait for their jitter at a time: a plan names each of them.
 _JITTERED_MAX = 2_000
@@ -72,13 +76,6 @@ _OVERLAPS: dict[int, Overlap] = {
 # The key of a hold is this and the schedule's id, which does not begin so.
 HOLD_PREFIX = b"\0"
 NO_HOLD = Hold()
-
-
-class Run(NamedTuple):
-    """A run: its instant, and when it is due."""
-
-    instant_ms: int
-    due_ms: int
 
 
 class _Times(Protocol):
@@ -118,14 +115,19 @@ class Timetable:
         """Tell whether *run_ms* is a run."""
         return self.next_after(run_ms - 1) == run_ms
 
+    def between(self, after_ms: int, to_ms: int) -> Iterator[int]:
+        """Yield the runs later than *after_ms*, at *to_ms* or before."""
+        run_ms = self.next_after(after_ms) if after_ms < to_ms else None
+        while run_ms is not None and run_ms <= to_ms:
+            yield run_ms
+            run_ms = self.next_after(run_ms)
+
     def last_between(self, after_ms: int, to_ms: int) -> int | None:
         """Return the last run later than *after_ms*, at *to_ms* or before; None if there is none."""
         span_ms = 60_000
         while True:
             since_ms = max(after_ms, to_ms - span_ms)
-            last, run_ms = None, self.next_after(since_ms)
-            while run_ms is not None and run_ms <= to_ms:
-                last, run_ms = run_ms, self.next_after(run_ms)
+            last = max(self.between(since_ms, to_ms), default=None)
             if last is not None or since_ms == after_ms:
                 return last
             # Widen the span step by step, so that the search covers little more than the time between two runs.
@@ -176,6 +178,26 @@ def schedule_from(value: bytes) -> Schedule:
         return Schedule.FromString(value)
     except DecodeError as error:
         raise ScheduleError("the value is no protobuf message Schedule", field="value") from error
+
+
+def check_record(name: bytes, value: bytes, bytes_max: int) -> None:
+    """
+    Check that runs can be asked for with the id *name*, and with a schedule as large as *value*.
+
+    Raises:
+        ScheduleError: a request of at most *bytes_max* bytes cannot have them.
+    """
+    if not name or not is_text(name):
+        raise ScheduleError("the key is the schedule's id: give a text that is not empty", field="key")
+    if len(name) > _ID_BYTES_MAX:
+        raise ScheduleError(f"the id has more than {_ID_BYTES_MAX} bytes: give a shorter one", field="key")
+    # A run's request has the id twice, with the instant, and headers of the service.
+    if len(value) + 3 * len(name) + _RUN_BYTES > bytes_max:
+        raise ScheduleError(
+            f"the schedule has {len(value)} bytes, and the request of a run has to fit into {bytes_max}: give a "
+            "shorter value, or raise max.message.bytes of timer-request",
+            field="callback",
+        )
 
 
 def hold_from(value: bytes | None) -> Hold:
@@ -328,9 +350,10 @@ def next_runs(
     count: int,
     hold: Hold = NO_HOLD,
     planned: Planned | None = None,
-) -> list[Run]:
+) -> dict[int, int]:
     """
-    Return the first *count* runs of *schedule* that are due later than *after_ms*, or all if there are fewer.
+    Return when the first *count* runs of *schedule* that are due later than *after_ms* are due, by their instants; all
+    if there are fewer.
 
     Args:
         hold: what is held back; a pause does not matter.
@@ -344,12 +367,12 @@ def next_runs(
     if schedule.runs_max:
         count = min(count, schedule.runs_max - planned.runs + len(asked))
     # With a jitter, some of them have their instant behind them.
-    found = [Run(run_ms, due) for run_ms, due in asked.items() if run_ms <= after_ms and timetable.has(run_ms)]
+    found = {run_ms: due for run_ms, due in asked.items() if run_ms <= after_ms and timetable.has(run_ms)}
     run_ms = timetable.next_after(after_ms)
     while run_ms is not None and len(found) < count:
-        found.append(Run(run_ms, due_ms(name, schedule, run_ms)))
+        found[run_ms] = due_ms(name, schedule, run_ms)
         run_ms = timetable.next_after(run_ms)
-    return sorted(found[: max(count, 0)], key=itemgetter(1))
+    return dict(sorted(list(found.items())[: max(count, 0)], key=itemgetter(1)))
 
 
 def zone_in(schedule: Schedule) -> ZoneInfo:
