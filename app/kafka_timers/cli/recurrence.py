@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Awaitable, Callable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -264,7 +264,8 @@ def next_(schedule_id: str, kafka: Kafka, topic_prefix: str, count: int, as_json
             hours = abs((offset or timedelta()) - before)
             click.echo(f"  the clocks go {'forward' if (offset or timedelta()) > before else 'back'} by {hours}")
         before = offset
-        due = "" if run.due == run.instant else f"  due {run.due - run.instant} later"
+        later_s = (run.due - run.instant).total_seconds()
+        due = f"  due {later_s:g} s later" if later_s else ""
         click.echo(f"{run.instant.isoformat(sep=' ')}  {run.instant.tzname()}{due}")
 
 
@@ -320,6 +321,8 @@ def _show(found: "Recurring", as_json: bool) -> None:
     }
     if found.note:
         facts["note"] = found.note
+    if found.hold.skipped_ms:
+        facts["skips"] = ", ".join(_moment(datetime.fromtimestamp(at / 1000, UTC)) for at in found.hold.skipped_ms)
     for name, text in facts.items():
         click.echo(f"{name:<9}  {printable(text.encode())}")
 
