@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from patience import LIMIT_S
 from service import Process, Service
 
-from kafka_timers import TimerClient
+from kafka_timers import Every, TimerClient
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.seals import partitions_served
 from kafka_timers.broker.topics import check
@@ -111,3 +111,27 @@ async def test_where_nothing_is_sealed_the_option_says_how_many_are_served(servi
     await service.until_sealed(second)
     assert sorted(await service.callback_names(names)) == sorted(names)
     assert partitions_of(worker) == 4
+
+
+async def test_schedules_stay_in_their_partitions_when_some_are_added(service: Service) -> None:
+    """In another partition, nobody would plan, see or stop them."""
+    await service.start("oscillator")
+    await service.firing()
+    names, prefix = [f"s{number}" for number in range(12)], service.prefix
+    async with TimerClient(service.bootstrap, topic_prefix=prefix) as client:
+        for name in names:
+            await client.schedules.put(name, Every(3600), topic=service.callbacks)
+    await add_partitions(service, [service.topics.schedules])
+    async with TimerClient(service.bootstrap, topic_prefix=prefix) as client:
+        assert [each.schedule_id for each in await client.schedules.list()] == sorted(names)
+        for name in names:
+            await client.schedules.put(name, Every(1), topic=service.callbacks, value=name.encode())
+        # Each runs by its new record alone.
+        came = {record.value for record in await service.read_all(service.callbacks, 4 * len(names))}
+        assert came == {name.encode() for name in names}
+        for name in names:
+            assert (await client.schedules.pause(name)).paused
+            await client.schedules.delete(name)
+        assert await client.schedules.list() == []
+    told = [problem for problem in await check(Kafka(service.bootstrap), prefix) if "schedules in those" in problem]
+    assert len(told) == 2

@@ -371,7 +371,7 @@ def problems(
     schedules = existing.get(topics.schedules, 0)
     return found + [
         f"topic {topics.schedules} has {schedules} partitions and {name} has {existing[name]}: schedules in those "
-        f"behind are never planned. Add partitions to {name}, or put these schedules again in a topic with fewer"
+        "behind are never planned. Put these schedules again; clients of this project leave such partitions alone"
         for name in (topics.oscillator, topics.planned)
         if existing.get(name, schedules) < schedules
     ]
