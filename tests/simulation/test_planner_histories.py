@@ -11,22 +11,13 @@ import random
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
+from recurrence_law import Written, law_of, plans_in, versions_in
 
 from kafka_timers.core.planning import EDGE_MS, Plans
-from kafka_timers.core.schedules import (
-    HOLD_PREFIX,
-    CatchUp,
-    Hold,
-    Planned,
-    Schedule,
-    due_ms,
-    instant_text,
-    next_runs,
-    timetable_of,
-)
+from kafka_timers.core.schedules import HOLD_PREFIX, CatchUp, Hold, Schedule, instant_text, next_runs
 from simulation.assembly import Process
 from simulation.audit import PromiseError
 from simulation.kafka import NODES
@@ -42,26 +33,6 @@ _EPOCH_MS = int(EPOCH_S) * 1000
 _SETTLES_S = 15
 # Runs of the one schedule that nobody changes.
 _COUNTED, _RUNS = b"counted", 9
-
-
-class Version(NamedTuple):
-    """What a schedule was from a record on: its runs are those of *schedule* and *hold*; None has none."""
-
-    offset: int
-    appended_ms: int
-    schedule: Schedule | None
-    hold: Hold
-
-    def runs(self, since_ms: int, to_ms: int) -> list[int]:
-        """Return the instants from *since_ms* to *to_ms*."""
-        if self.schedule is None or self.hold.paused:
-            return []
-        timetable, found = timetable_of(self.schedule, self.hold), list[int]()
-        run_ms = timetable.next_after(since_ms - 1)
-        while run_ms is not None and run_ms <= to_ms:
-            found.append(run_ms)
-            run_ms = timetable.next_after(run_ms)
-        return found
 
 
 class History:
@@ -188,26 +159,9 @@ class History:
 
     # --- the promises ------------------------------------------------------------------------------------------------
 
-    def _versions(self, name: bytes) -> list[Version]:
-        found, schedule, hold = list[Version](), None, Hold()
-        for record in self._planners.log.records:
-            if record.is_marker or record.key not in (name, HOLD_PREFIX + name) or not record.is_committed:
-                continue
-            if record.key == name:
-                schedule = None if record.value is None else Schedule.FromString(record.value)
-            else:
-                hold = Hold.FromString(record.value or b"")
-            found.append(Version(record.offset, record.timestamp, schedule, hold))
-        return found
-
-    def _plans(self, name: bytes) -> list[tuple[int, Planned | None]]:
-        """Return the plans of a schedule, each with the time of its record."""
-        records = self._kafka.logs[self._kafka.own.planned, 0].records
-        return [
-            (record.timestamp, None if record.value is None else Planned.FromString(record.value))
-            for record in records
-            if record.key == name and record.is_committed
-        ]
+    def _written(self, topic: str) -> list[Written]:
+        log = self._kafka.logs[topic, 0]
+        return [Written(each.offset, each.timestamp, each.key or b"", each.value) for each in log.committed()]
 
     def _fired(self) -> Counter[tuple[bytes, str]]:
         came: Counter[tuple[bytes, str]] = Counter()
@@ -221,86 +175,40 @@ class History:
         moment_s = (moment_ms - _EPOCH_MS) / 1000
         return any(began_s - 1 < moment_s < began_s + _SETTLES_S + EDGE_MS / 1000 for began_s in self._troubled_s)
 
-    def _seen_ms(self, name: bytes, versions: list[Version]) -> list[int | None]:
-        """Return when each version was planned by, at the latest; None if another one came before a planner read it."""
-        plans = self._plans(name)
-        seen = list[int | None]()
-        for index, version in enumerate(versions):
-            following = versions[index + 1].offset if index + 1 < len(versions) else sys.maxsize
-            at = [at for at, plan in plans if plan and version.offset <= plan.schedule < following]
-            if at:
-                seen.append(at[0])
-            elif version.schedule is None:
-                gone = [at for at, plan in plans if plan is None and at >= version.appended_ms]
-                seen.append(gone[0] if gone else None)
-            else:
-                seen.append(None)
-        return seen
-
-    def _laws(self, name: bytes, end_ms: int) -> tuple[set[int], set[int]]:
-        """Return the instants of runs that have to fire, and of those that may."""
-        versions = self._versions(name)
-        seen = self._seen_ms(name, versions)
-        jitter, must, may = self._jitter_ms.get(name, 0), set[int](), set[int]()
-        has = [set(version.runs(version.appended_ms, end_ms)) for version in versions]
-        example = Schedule(jitter_ms=jitter)
-        for run_ms in sorted(set().union(*has)):
-            due = due_ms(name, example, run_ms)
-            sure = [at for at, when in enumerate(seen) if when is not None and due > when + EDGE_MS]
-            first = sure[-1] if sure else 0
-            possible = [first, *(at for at in range(first + 1, len(versions)) if due >= versions[at].appended_ms)]
-            # What was dropped is cancelled 5 s before it is due, if a planner works then.
-            is_held_up = self._is_troubled(due)
-            if any(run_ms in has[at] for at in (range(len(versions)) if is_held_up else possible)):
-                may.add(run_ms)
-            if all(run_ms in has[at] for at in possible) and due + 5_000 <= end_ms:
-                must.add(run_ms)
-        return must, may
-
     def _check(self) -> None:
         end_ms = _EPOCH_MS + int(self._story.now_s * 1000)
-        fired = self._fired()
+        fired, own = self._fired(), self._kafka.own
+        versions, plans = versions_in(self._written(own.schedules)), plans_in(self._written(own.planned))
         if twice := [run for run, count in fired.items() if count > 1]:
             raise PromiseError(f"R1: {twice} came more than once")
         for name in _NAMES:
-            must, may = ({instant_text(run_ms): run_ms for run_ms in runs} for runs in self._laws(name, end_ms))
+            law = law_of(name, versions[name], plans[name], end_ms, self._is_troubled)
+            must, may = (set(map(instant_text, runs)) for runs in law)
             came = {instant for schedule, instant in fired if schedule == name}
-            if lost := sorted(must.keys() - came):
+            if lost := sorted(must - came):
                 raise PromiseError(f"R1: {name!r} lacks {lost}")
-            if wrong := sorted(came - may.keys()):
+            if wrong := sorted(came - may):
                 raise PromiseError(f"R2: {name!r} has no right to {wrong}")
         counted = sum(count for (name, _), count in fired.items() if name == _COUNTED)
         if counted != _RUNS:
             raise PromiseError(f"R4: {counted} runs of {_RUNS}")
 
-    def _next(self, name: bytes, now_ms: int) -> list[tuple[int, int]]:
-        versions = self._versions(name)
+    def _next(self, name: bytes, now_ms: int) -> dict[int, int]:
+        versions = versions_in(self._written(self._kafka.own.schedules))[name]
         if not versions or versions[-1].schedule is None or versions[-1].hold.paused:
-            return []
-        plans = self._plans(name)
-        return list(
-            next_runs(
-                name.decode(), versions[-1].schedule, now_ms, 999, versions[-1].hold, plans[-1][1] if plans else None
-            ).items()
-        )
+            return {}
+        plans = plans_in(self._written(self._kafka.own.planned))[name]
+        _, _, schedule, hold = versions[-1]
+        return next_runs(name.decode(), schedule, now_ms, 999, hold, plans[-1][1] if plans else None)
 
-    def _check_next(self, told: dict[bytes, list[tuple[int, int]]], told_ms: int) -> None:
-        end_ms = _EPOCH_MS + int(self._story.now_s * 1000)
-        came = defaultdict(set)
-        for name, instant in self._fired():
-            came[name].add(instant)
+    def _check_next(self, told: dict[bytes, dict[int, int]], told_ms: int) -> None:
+        fired, end_ms = self._fired(), _EPOCH_MS + int(self._story.now_s * 1000)
         for name, runs in told.items():
-            soon = {instant_text(run_ms) for run_ms, due in runs if told_ms + 2_000 < due < end_ms - 5_000}
-            if soon - came[name]:
-                raise PromiseError(f"R5: {name!r} was told to have {sorted(soon - came[name])}")
-            last = [run_ms for run_ms, due in runs if due < end_ms]
-            later = {
-                instant
-                for instant in came[name]
-                if instant > instant_text(told_ms + 2_000) and instant not in {instant_text(run_ms) for run_ms in last}
-            }
-            if later:
-                raise PromiseError(f"R5: {name!r} was not told to have {sorted(later)}")
+            came = {instant for schedule, instant in fired if schedule == name}
+            soon = {instant_text(run_ms) for run_ms, due in runs.items() if told_ms + 2_000 < due < end_ms - 5_000}
+            later = {instant for instant in came if instant > instant_text(told_ms + 2_000)}
+            if wrong := sorted((soon - came) | (later - set(map(instant_text, runs)))):
+                raise PromiseError(f"R5: {name!r} was told otherwise of {wrong}")
 
     def _check_another(self) -> None:
         """Another planner, which knows the topics alone, has nothing to ask for that this one has not."""

@@ -1,0 +1,104 @@
+"""
+Which runs of recurring timers must fire, and which may: an oracle for promises R1 and R2.
+
+It knows one partition of `timer-schedule`, and what planners have committed to `timer-planned`. All moments are UNIX
+milliseconds. Schedules of one name have the same jitter, and make up for all that they have missed.
+"""
+
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from kafka_timers.core.planning import EDGE_MS
+from kafka_timers.core.schedules import HOLD_PREFIX, Hold, Planned, Schedule, due_ms, timetable_of
+
+
+class Written(NamedTuple):
+    """A committed record of `timer-schedule` or of `timer-planned`."""
+
+    offset: int
+    appended_ms: int
+    key: bytes
+    value: bytes | None
+
+
+class Version(NamedTuple):
+    """What a schedule was from a record on; None for *schedule* has no runs."""
+
+    offset: int
+    appended_ms: int
+    schedule: Schedule | None
+    hold: Hold
+
+    def runs(self, to_ms: int) -> Iterator[int]:
+        """Yield its runs from its record to *to_ms*."""
+        if self.schedule is not None and not self.hold.paused:
+            yield from timetable_of(self.schedule, self.hold).between(self.appended_ms - 1, to_ms)
+
+
+def versions_in(records: Iterable[Written]) -> dict[bytes, list[Version]]:
+    """Return the versions of each schedule in the *records* of `timer-schedule`, in their order."""
+    found: dict[bytes, list[Version]] = defaultdict(list)
+    for record in records:
+        name = record.key.removeprefix(HOLD_PREFIX)
+        before = found[name][-1] if found[name] else Version(-1, 0, None, Hold())
+        schedule, hold = before.schedule, before.hold
+        if record.key != name:
+            hold = Hold.FromString(record.value or b"")
+        else:
+            schedule = None if record.value is None else Schedule.FromString(record.value)
+        found[name].append(Version(record.offset, record.appended_ms, schedule, hold))
+    return found
+
+
+def plans_in(records: Iterable[Written]) -> dict[bytes, list[tuple[int, Planned | None]]]:
+    """Return the plans of each schedule in the *records* of `timer-planned`, each with the time of its record."""
+    found: dict[bytes, list[tuple[int, Planned | None]]] = defaultdict(list)
+    for record in records:
+        plan = None if record.value is None else Planned.FromString(record.value)
+        found[record.key].append((record.appended_ms, plan))
+    return found
+
+
+def law_of(
+    name: bytes,
+    versions: Sequence[Version],
+    plans: Sequence[tuple[int, Planned | None]],
+    end_ms: int,
+    is_held_up: Callable[[int], bool],
+) -> tuple[set[int], set[int]]:
+    """
+    Return the instants of the runs of schedule *name* that must have fired by *end_ms*, and of those that may have.
+
+    Args:
+        is_held_up: tells whether no planner may have worked in the seconds before a moment. What a change has dropped
+            is cancelled only then, so it may fire as it was planned.
+    """
+    seen = _seen_ms(versions, plans)
+    has = [set(version.runs(end_ms)) for version in versions]
+    example = next((version.schedule for version in versions if version.schedule is not None), Schedule())
+    must, may = set[int](), set[int]()
+    for run_ms in sorted(set().union(*has)):
+        due = due_ms(name, example, run_ms)
+        sure = [at for at, when in enumerate(seen) if when is not None and due > when + EDGE_MS]
+        first = sure[-1] if sure else 0
+        # Those that came later may be known in time, or not.
+        possible = [first, *(at for at in range(first + 1, len(versions)) if due >= versions[at].appended_ms)]
+        if any(run_ms in has[at] for at in possible) or is_held_up(due):
+            may.add(run_ms)
+        if due + EDGE_MS <= end_ms and all(run_ms in has[at] for at in possible):
+            must.add(run_ms)
+    return must, may
+
+
+def _seen_ms(versions: Sequence[Version], plans: Sequence[tuple[int, Planned | None]]) -> list[int | None]:
+    """Return by when each version was planned; None if another one came before a planner read it."""
+    seen = list[int | None]()
+    for version, following in zip(versions, [*(each.offset for each in versions[1:]), sys.maxsize], strict=True):
+        at = [at for at, plan in plans if plan and version.offset <= plan.schedule < following]
+        if not at and version.schedule is None:
+            # A plan that has no runs left goes with its schedule.
+            at = [at for at, plan in plans if plan is None and at >= version.appended_ms]
+        seen.append(at[0] if at else None)
+    return seen
