@@ -134,6 +134,14 @@ def test_an_end_stops_at_an_open_transaction_also_below_acknowledged_records(sce
     assert scene.loop.run_until_complete(bounds.end(0, above=acknowledged)) == 0
 
 
+def test_a_watermark_lies_behind_an_open_transaction_too(scene: Scene) -> None:
+    log, bounds = scene.kafka.requests(0), LogBounds(scene.cluster, scene.kafka.own.requests)
+    log.append(Record(b"k", b"", transaction=scene.kafka.begin("client")), scene.kafka.now_ms)
+    scene.write(b"a")
+    assert scene.loop.run_until_complete(bounds.end(0)) == 0
+    assert scene.loop.run_until_complete(bounds.watermark(0)) == 2
+
+
 def test_seals_are_those_of_a_leader_that_has_all_acknowledged_records(scene: Scene) -> None:
     seals = SealLog(scene.cluster, scene.kafka.own.sealed)
     scene.seal(5)

@@ -506,6 +506,18 @@ async def test_a_record_appended_by_a_clock_that_is_ahead_counts_from_now_on(top
     assert topics.fired() == instants(range(10, 61, 10))
 
 
+async def test_a_run_that_was_cancelled_counts_no_more_for_a_schedule_that_is_put_again(topics: Topics) -> None:
+    topics.put(b"s", every(10, runs_max=5))
+    await topics.run(12)
+    topics.put(b"s", None)
+    await topics.run(3)
+    # The run at 20 is cancelled by now, and workers know its id.
+    topics.put(b"s", every(10, runs_max=5))
+    topics.plan()
+    await topics.run(80)
+    assert topics.fired() == instants([0, 10, 30, 40, 50])
+
+
 # --- what is held back ------------------------------------------------------------------------------------------------
 
 

@@ -2,16 +2,21 @@
 
 import asyncio
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from aiokafka.errors import KafkaError
 
+from kafka_timers.core.refused import Reason
 from kafka_timers.core.versions import Answer, Letter, Version
 from kafka_timers.core.wire import Reply, Sealed
 from kafka_timers.runtime.metrics import WorkerMetrics
+from kafka_timers.testing import ManualClock
 from kafka_timers.worker import outbox as module
 from kafka_timers.worker.faults import FaultError, FencedError, Kind
 from kafka_timers.worker.outbox import Outbox
+from kafka_timers.worker.replies import KafkaReplies
 
 CANCELLED = Answer(7, b"replies", b"a", Reply.CANCELLED, Version(100_000, 3))
 UNKNOWN = Answer(8, b"replies", b"b", Reply.UNKNOWN, None)
@@ -288,3 +293,18 @@ async def test_a_waiting_seal_hears_that_another_worker_owns_the_partition_and_n
     with pytest.raises(FencedError):
         await desk.running
     assert topics.sent == []
+
+
+# --- topics that take none --------------------------------------------------------------------------------------------
+
+
+async def test_a_topic_that_takes_no_replies_is_told_of_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
+    clock, targets = ManualClock(), SimpleNamespace(verdicts={"replies": Reason.TOPIC_UNKNOWN})
+    metrics = WorkerMetrics()
+    replies = KafkaReplies(cast(Any, None), "timer-reply", cast(Any, targets), metrics, clock)
+    for _ in range(25):
+        await replies.send("replies", letters(CANCELLED, UNKNOWN))
+        await clock.advance(1)
+    why = f"replies are lost, since topic replies does not take them: {Reason.TOPIC_UNKNOWN}"
+    assert caplog.messages == [f"2 {why}", f"20 {why}", f"20 {why}"]
+    assert metrics.replies.labels(Reason.TOPIC_UNKNOWN)._value.get() == 50

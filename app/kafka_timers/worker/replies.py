@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 from aiokafka.errors import KafkaError
@@ -25,6 +26,8 @@ from kafka_timers.runtime.targets import KEEP_S, KEEP_UNKNOWN_S, TopicLookup
 log = logging.getLogger(__name__)
 
 _START_S = 10.0
+# A topic that takes no replies is told of so often.
+_TELL_S = 10.0
 # A later program version may have left an answer with an outcome that this one does not know.
 _OUTCOMES = {number: name for name, number in Reply.Outcome.items()}
 
@@ -48,6 +51,9 @@ class KafkaReplies:
         self._targets = targets
         self._metrics = metrics
         self._clock = clock
+        # Replies that were lost by topic and not told of yet, and until when on the monotonic clock they are not.
+        self._lost: Counter[str] = Counter()
+        self._told_until_s: dict[str, float] = {}
         self._producer: Producer | None = None
         self._starting = asyncio.Lock()
 
@@ -119,8 +125,13 @@ class KafkaReplies:
             self._metrics.replies.labels("sent").inc(count)
 
     def _lose(self, topic: str, why: Reason | str, count: int) -> None:
-        log.warning("%d replies are lost, since topic %s does not take them: %s", count, topic, why)
         self._metrics.replies.labels(why if isinstance(why, Reason) else "refused").inc(count)
+        self._lost[topic] += count
+        # The topic may be away for long, with thousands of replies a second.
+        if (now_s := self._clock.elapsed_s()) >= self._told_until_s.get(topic, -math.inf):
+            told = {name: until_s for name, until_s in self._told_until_s.items() if until_s > now_s}
+            self._told_until_s = told | {topic: now_s + _TELL_S}
+            log.warning("%d replies are lost, since topic %s does not take them: %s", self._lost.pop(topic), topic, why)
 
 
 def _headers_of(letter: Letter) -> Headers:
