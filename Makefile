@@ -81,6 +81,7 @@ chaos: $(INSTALLED) java ## Run the long campaigns that `make test` leaves out; 
 
 faults: $(INSTALLED) java ## Break real brokers and workers under load, each fault five times, some ten hours; needs libfaketime; writes docs/faults.md
 	PYTHONPATH=tests $(BIN)/python -m campaign --json docs/faults.json --page docs/faults.md
+	PYTHONPATH=tests $(BIN)/python -m campaign.recurring --json docs/faults-recurring.json
 
 chaos-lake: $(INSTALLED) java ## Run those of them that are about the lake, some two hours
 	$(BIN)/pytest -m chaos -k lake

@@ -13,6 +13,9 @@ from typing import NamedTuple
 from kafka_timers.core.planning import EDGE_MS
 from kafka_timers.core.schedules import HOLD_PREFIX, Hold, Planned, Schedule, due_ms, timetable_of
 
+# A cancel that is written later may be readable too late.
+_IN_TIME_MS = 2_500
+
 
 class Written(NamedTuple):
     """A committed record of `timer-schedule` or of `timer-planned`."""
@@ -35,6 +38,10 @@ class Version(NamedTuple):
         """Yield its runs from its record to *to_ms*."""
         if self.schedule is not None and not self.hold.paused:
             yield from timetable_of(self.schedule, self.hold).between(self.appended_ms - 1, to_ms)
+
+    def has(self, run_ms: int) -> bool:
+        """Tell whether it has a run at *run_ms*, be that before its record or not."""
+        return self.schedule is not None and not self.hold.paused and timetable_of(self.schedule, self.hold).has(run_ms)
 
 
 def versions_in(records: Iterable[Written]) -> dict[bytes, list[Version]]:
@@ -76,8 +83,16 @@ def law_of(
             is cancelled only then, so it may fire as it was planned.
     """
     seen = _seen_ms(versions, plans)
-    has = [set(version.runs(end_ms)) for version in versions]
     example = next((version.schedule for version in versions if version.schedule is not None), Schedule())
+    has = list[set[int]]()
+    for version in versions:
+        # Those of before that wait for their jitter are this version's too, if it has them.
+        waiting = {
+            run_ms
+            for run_ms in (has[-1] if has else ())
+            if run_ms < version.appended_ms < due_ms(name, example, run_ms) and version.has(run_ms)
+        }
+        has.append(set(version.runs(end_ms)) | waiting)
     must, may = set[int](), set[int]()
     for run_ms in sorted(set().union(*has)):
         due = due_ms(name, example, run_ms)
@@ -85,7 +100,8 @@ def law_of(
         first = sure[-1] if sure else 0
         # Those that came later may be known in time, or not.
         possible = [first, *(at for at in range(first + 1, len(versions)) if due >= versions[at].appended_ms)]
-        if any(run_ms in has[at] for at in possible) or is_held_up(due):
+        cancelled_ms = next((at for at, plan in plans if plan and plan.cancelled_ms >= due), 0)
+        if any(run_ms in has[at] for at in possible) or is_held_up(due) or cancelled_ms > due - _IN_TIME_MS:
             may.add(run_ms)
         if due + EDGE_MS <= end_ms and all(run_ms in has[at] for at in possible):
             must.add(run_ms)

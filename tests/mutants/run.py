@@ -30,7 +30,7 @@ LAST = ROOT / "docs" / "mutants.json"
 TESTS = ("--ignore=tests/unit/test_mutants.py", "tests/store", "tests/unit", "tests/simulation")
 # Those that fail most often, and how many histories they live through at first: the first few tell of most mutants.
 _SOON = tuple(f"tests/simulation/test_{name}.py" for name in ("stories", "coordinator", "histories"))
-_FEW, _MANY = 40, 300
+_FEW, _MANY = 40, 400
 _LIMIT_S = 600
 
 

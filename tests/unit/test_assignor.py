@@ -1,6 +1,7 @@
 """The messages of members of the group to each other, and their assignments, by Faust's own reading."""
 
 import json
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,14 +17,15 @@ CLUSTER = SimpleNamespace(partitions_for_topic=lambda topic: {"oscillator": set(
 
 @pytest.fixture
 def members(tmp_path: Path) -> dict[str, StoreAssignor]:
-    """Two members; b has the stores of partitions 2 and 0."""
+    """Two members; b has the stores of partitions 0 and 2, and has used the latter last."""
     made = {}
     for name in "ab":
         app = faust.App("group", datadir=tmp_path / name, store="memory://", web_host=name)
         made[name] = StoreAssignor(app)
         Path(app.conf.datadir).mkdir(parents=True)
-    for number in ("2", "0", "process-0"):
-        (Path(made["b"].app.conf.datadir) / number).mkdir()
+    for used_s, number in enumerate(("process-0", "0", "2")):
+        (folder := Path(made["b"].app.conf.datadir) / number).mkdir()
+        os.utime(folder, (used_s, used_s))
     return made
 
 
