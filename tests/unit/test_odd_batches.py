@@ -13,7 +13,7 @@ from aiokafka.record.memory_records import MemoryRecords
 from batches import CODECS, NOT_UTF8, batch_of
 
 from kafka_timers.broker import fetching, odd_batches
-from kafka_timers.broker.odd_batches import batch_at, records_of, shown
+from kafka_timers.broker.odd_batches import records_of, shown
 
 RECORDS = [(b"1", b"one"), (None, b""), (b"", None), (b"k" * 200, b"v" * 70_000), (b"last", b"five")]
 
@@ -82,11 +82,6 @@ def test_a_topic_with_the_brokers_times_has_one_for_all_records_of_a_batch() -> 
     struct.pack_into(">q", batch, 35, 99_000)
     assert {(each.timestamp, each.timestamp_type) for each in odd_batches.parsed(bytes(batch))} == {(99_000, 1)}
     assert {(each[1], each[2]) for each in compiled(bytes(batch))} == {(99_000, 1)}
-
-
-def test_a_batch_is_found_among_others_by_its_first_offset() -> None:
-    batches = [batch_of(RECORDS[: at + 1], base_offset=100 * at) for at in range(3)]
-    assert [batch_at(b"".join(batches) + b"cut short", 100 * at) for at in range(3)] == batches
 
 
 def test_bytes_that_are_no_batch_raise_one_error_and_end() -> None:

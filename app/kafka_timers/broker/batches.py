@@ -11,7 +11,7 @@ _MAGIC = 2
 _PLAIN = 0
 # Places in an encoded batch: the checksum, the first byte it covers, the timestamps of the first and the latest record,
 # the producer's id, epoch and first sequence number, and the records. All other timestamps are relative to the first.
-_CHECKSUM_AT, _CHECKED_FROM, _TIMES_AT, _PRODUCER_AT, _RECORDS_AT = 17, 21, 27, 43, 61
+_CHECKSUM_AT, CHECKED_FROM, _TIMES_AT, _PRODUCER_AT, _RECORDS_AT = 17, 21, 27, 43, 61
 _CHECKSUM, _TIMES, _PRODUCER = struct.Struct(">I"), struct.Struct(">qq"), struct.Struct(">qhi")
 
 
@@ -88,7 +88,7 @@ class Batch:
             self._encoded = batch = bytearray(batch)
             _TIMES.pack_into(batch, _TIMES_AT, first_ms + later_ms, last_ms + later_ms)
             batch[_PRODUCER_AT : _PRODUCER_AT + _PRODUCER.size] = producer
-            _CHECKSUM.pack_into(batch, _CHECKSUM_AT, crc32c(memoryview(batch)[_CHECKED_FROM:]))
+            _CHECKSUM.pack_into(batch, _CHECKSUM_AT, crc32c(memoryview(batch)[CHECKED_FROM:]))
         return batch
 
     def _built(self, *producer: int) -> bytes | bytearray:

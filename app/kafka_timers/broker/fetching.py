@@ -20,10 +20,12 @@ from aiokafka.errors import (
 )
 from aiokafka.record.control_record import ABORT_MARKER, ControlRecord
 from aiokafka.record.memory_records import MemoryRecords
+from crc32c import crc32c
 
 from kafka_timers.broker import codes
+from kafka_timers.broker.batches import CHECKED_FROM
 from kafka_timers.broker.cluster import Cluster
-from kafka_timers.broker.odd_batches import records_of
+from kafka_timers.broker.odd_batches import records_of, size_of
 from kafka_timers.broker.requests import Fetch
 from kafka_timers.core.log_identity import mark_of
 from kafka_timers.core.wire import Record
@@ -213,12 +215,12 @@ def parsed(
     Parse the answer to a fetch. *aborted* has producer id and first offset of each aborted transaction that overlaps
     the batches.
     """
-    batches, parser, behind = [], MemoryRecords(data), position
+    batches, parser, behind, rest = [], MemoryRecords(data), position, memoryview(data)
     while parser.has_next():
-        batch = parser.next_batch()
-        batches.append(batch)
-        behind = batch.next_offset
-    records = chain.from_iterable(records_of(batch, data) for batch in _committed(batches, aborted))
+        batch, size = parser.next_batch(), size_of(rest)
+        batches.append((batch, rest[:size]))
+        behind, rest = batch.next_offset, rest[size:]
+    records = chain.from_iterable(records_of(batch, raw) for batch, raw in _committed(batches, aborted))
     return Fetched(
         # A batch is sent whole, even if it begins before the requested offset.
         dropwhile(lambda record: record.offset < position, records),
@@ -227,7 +229,7 @@ def parsed(
         stable,
         end,
         epoch,
-        _mark_of(batches[0]) if batches else b"",
+        _mark_of(batches[0][0]) if batches else b"",
     )
 
 
@@ -236,12 +238,18 @@ def _mark_of(batch: Any) -> bytes:
     return mark_of(batch.base_offset, batch.max_timestamp, batch.crc) if hasattr(batch, "crc") else b""
 
 
-def _committed(batches: Iterable[Any], aborted: Sequence[tuple[int, int]]) -> Iterator[Any]:
-    """Yield the batches that hold records which were not aborted. *aborted* is as in `parsed`."""
+def _matches(batch: Any, raw: memoryview) -> bool:
+    return bool(crc32c(raw[CHECKED_FROM:]) == batch.crc if hasattr(batch, "crc") else batch.validate_crc())
+
+
+def _committed(
+    batches: Iterable[tuple[Any, memoryview]], aborted: Sequence[tuple[int, int]]
+) -> Iterator[tuple[Any, memoryview]]:
+    """Yield the batches, with their bytes, that hold records which were not aborted. *aborted* is as in `parsed`."""
     left = sorted(aborted, key=lambda transaction: transaction[1])
     aborting: set[int] = set()
-    for batch in batches:
-        if not batch.validate_crc():
+    for batch, raw in batches:
+        if not _matches(batch, raw):
             raise CorruptRecordException(f"the batch before offset {batch.next_offset} does not match its checksum")
         if batch.producer_id is not None:
             while left and left[0][1] <= batch.base_offset:
@@ -251,4 +259,4 @@ def _committed(batches: Iterable[Any], aborted: Sequence[tuple[int, int]]) -> It
             if marker and ControlRecord.parse(marker.key) == ABORT_MARKER:
                 aborting.discard(batch.producer_id)
         if not batch.is_control_batch and not (batch.is_transactional and batch.producer_id in aborting):
-            yield batch
+            yield batch, raw

@@ -47,18 +47,18 @@ def shown(name: str) -> str:
     return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
-def records_of(batch: Any, data: bytes) -> Iterator[Any]:
+def records_of(batch: Any, raw: bytes | memoryview) -> Iterator[Any]:
     """
     Return the records of *batch*, offsets ascending.
 
     Args:
         batch: a batch of the compiled parser, before any record was taken.
-        data: the batches that contain it.
+        raw: the same as received.
     """
-    return chain.from_iterable(_some_of(batch, data))
+    return chain.from_iterable(_some_of(batch, raw))
 
 
-def _some_of(batch: Any, data: bytes) -> Iterator[Iterator[Any] | list[Any]]:
+def _some_of(batch: Any, raw: bytes | memoryview) -> Iterator[Iterator[Any] | list[Any]]:
     # Ask the parser for its iterator only once, and for nothing after the iterator has ended.
     given, records = 0, chain(batch)
     try:
@@ -69,18 +69,13 @@ def _some_of(batch: Any, data: bytes) -> Iterator[Iterator[Any] | list[Any]]:
         raise
     except Exception:
         # Each codec has errors of its own. A batch that `parsed` cannot read either is damaged.
-        yield islice(parsed(batch_at(data, batch.base_offset)), given, None)
+        yield islice(parsed(bytes(raw)), given, None)
 
 
-def batch_at(data: bytes, base_offset: int) -> bytes:
-    """Return the batch that begins at *base_offset*. It must be one of the whole batches in *data*."""
-    at = 0
-    while True:
-        begins, length = _PREFIX.unpack_from(data, at)
-        behind = at + _PREFIX.size + length
-        if begins == base_offset:
-            return data[at:behind]
-        at = behind
+def size_of(data: bytes | memoryview) -> int:
+    """Return the size in bytes of the batch at the begin of *data*."""
+    _, length = _PREFIX.unpack_from(data)
+    return _PREFIX.size + int(length)
 
 
 def parsed(batch: bytes) -> Iterator[_ParsedRecord]:
