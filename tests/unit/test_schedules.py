@@ -225,6 +225,13 @@ async def test_a_schedule_that_is_put_anew_stays_paused_and_keeps_why(schedules:
     assert (found.paused, found.hold.note) == (False, "")
 
 
+async def test_a_schedule_that_is_refused_is_not_paused(schedules: Schedules) -> None:
+    await schedules.put("report", Every(10), topic="reports")
+    with pytest.raises(ScheduleError, match="it has no run from now on"):
+        await schedules.put("report", At([NOW_S - 5]), topic="reports", paused=True)
+    assert [each.paused for each in await schedules.list()] == [False]
+
+
 async def test_a_schedule_that_is_deleted_forgets_its_pause(timers: InMemoryTimers, schedules: Schedules) -> None:
     await schedules.put("report", Every(10), topic="reports", paused=True)
     await schedules.delete("report")

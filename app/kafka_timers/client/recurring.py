@@ -175,7 +175,9 @@ class Schedules:
         """
         schedule = Schedule()
         write_schedule(schedule, times, {"topic": topic, **others}, self._reserved)
+        self._check(schedule_id, schedule)
         if paused:
+            # First, so that it has no run in between.
             await self._set_paused(schedule_id, "", paused=True)
         await self.write(schedule_id, schedule)
         if paused is False:
