@@ -314,9 +314,9 @@ class Plans:
     def _replan(self, step: Step, name: bytes) -> None:
         """Plan a schedule anew by its newest record."""
         record, entry, edge_ms = self._changed[name], self._entries.get(name), step.now_ms + EDGE_MS
-        planned, near_ms = Planned(), edge_ms
+        planned = Planned()
         if entry is not None:
-            planned, near_ms = _planned_in(entry), step.now_ms
+            planned = _planned_in(entry)
             self._cancel(step, name, planned)
             drop(planned, edge_ms)
         # A broker whose clock is ahead appends a record later than now.
@@ -324,7 +324,9 @@ class Plans:
         planned.schedule, planned.digest, planned.next_ms = record.offset, self._digest(name, record.value), 0
         found = None if record.value is None else self._times(step, name, record)
         if found and not hold_from(self._holds.get(name)).paused:
-            _extend(step, name, *found, planned, range(near_ms, edge_ms))
+            # With new time zones, there is no other record.
+            since_ms = record.appended_ms - 1 if record.appended_ms else step.now_ms
+            _extend(step, name, *found, planned, range(since_ms, edge_ms))
         self._put(step, name, planned, record.value)
 
     def _times(
@@ -379,8 +381,8 @@ def _extend(
     Request the runs behind the planned ones, as far as they must be known by now.
 
     Args:
-        near: the time from now on that a change does not touch, after a change. Runs with their instants in it are
-            touched if they are due later.
+        near: after a change, the time since it, and what is near ahead. Runs with their instants in it that nobody has
+            asked for are the change's if they are due later.
     """
     schedule_id, now_ms = name.decode(), step.now_ms
     through_ms, missed_ms = now_ms + AHEAD_MS + _stride_ms(name), now_ms - _MISSED_MS
