@@ -88,7 +88,7 @@ class People:
 
     def finish(self) -> None:
         """Return once the brokers have all of it."""
-        assert self._producer.flush(60) == 0
+        assert self._producer.flush(180) == 0
 
 
 async def trouble(stage: Stage, seconds: float, rng: random.Random) -> Counter[str]:

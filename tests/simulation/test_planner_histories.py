@@ -248,7 +248,7 @@ def _first_failure(seeds: range) -> str | None:
 
 def test_each_run_fires_once_through_random_histories(histories: int | None) -> None:
     # One takes a second.
-    assert _first_failure(range(100 if histories is None else histories // 8)) is None
+    assert _first_failure(range(100 if histories is None else histories // 16)) is None
 
 
 @pytest.mark.chaos
