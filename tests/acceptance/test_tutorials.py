@@ -203,9 +203,10 @@ async def test_the_commands_of_the_checklist_find_a_service_that_is_well(
 
 async def test_a_schedule_comes_again_and_again_until_it_is_deleted(plain_service: Service, tmp_path: Path) -> None:
     page = Page("recurring", plain_service, tmp_path)
-    put, watch, upcoming, listed, shown, pause, resume, run, delete, program, _ = page.commands
-    assert [command.split()[2] for command in (put, upcoming, listed, shown, pause, resume, run, delete)] == [
-        *("put", "next", "list", "show", "pause", "resume", "run", "delete"),
+    put, watch, upcoming, listed, shown, pause, resume, skip, change, run, delete, program, _ = page.commands
+    own = (put, upcoming, listed, shown, pause, resume, skip, change, run, delete)
+    assert [command.split()[2] for command in own] == [
+        *("put", "next", "list", "show", "pause", "resume", "skip", "change", "run", "delete"),
     ]
     told, callbacks, refused = page.outputs
     _, callback, headers = map(_at_any_moment, callbacks.splitlines())
@@ -218,8 +219,10 @@ async def test_a_schedule_comes_again_and_again_until_it_is_deleted(plain_servic
         assert "*/10 * * * * * in Europe/Paris" in await page.run(listed)
         assert (await page.run(shown)).startswith(same)
         await lines(watching, callback, f"{headers} timer-schedule-run=1")
-        assert re.search(r"^next run +paused\nnote +until the new receiver is there$", await page.run(pause), re.M)
-        assert re.search(r"^next run +2.*\nnote +until the new receiver is there$", await page.run(resume), re.M)
+        assert re.search(r"^next run +paused: until the new receiver is there$", await page.run(pause), re.M)
+        assert re.search(r"^next run +2", await page.run(resume), re.M)
+        assert re.search(r"^leaves out (2.*)\n(.*\n)+skips +\1$", await page.run(skip), re.M)
+        assert re.search(r"^skips +2", await page.run(change), re.M)
         assert "fires at once, timer id hello@" in await page.run(run)
         await lines(watching, headers)
         assert await page.run(delete) == "deleted hello\n"

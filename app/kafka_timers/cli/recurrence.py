@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime, timedelta
+from contextlib import suppress
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -321,8 +322,9 @@ def _show(found: "Recurring", as_json: bool) -> None:
     }
     if found.note:
         facts["note"] = found.note
-    if found.hold.skipped_ms:
-        facts["skips"] = ", ".join(_moment(datetime.fromtimestamp(at / 1000, UTC)) for at in found.hold.skipped_ms)
+    with suppress(ScheduleError):
+        if skips := found.skips:
+            facts["skips"] = ", ".join(map(_moment, skips))
     for name, text in facts.items():
         click.echo(f"{name:<9}  {printable(text.encode())}")
 

@@ -99,6 +99,12 @@ class Recurring:
         """Whether it has no runs until it is resumed."""
         return self.hold.paused
 
+    @property
+    def skips(self) -> list[datetime]:
+        """The instants of runs that are left out, in the schedule's own time zone. Raises `ScheduleError` as `next`."""
+        zone = zone_in(self.message)
+        return [datetime.fromtimestamp(instant_ms / 1000, zone) for instant_ms in self.hold.skipped_ms]
+
     def next(self, count: int = 5, after: datetime | float | None = None) -> list[Run]:
         """
         Return the next runs. It does not matter whether the schedule is paused.
