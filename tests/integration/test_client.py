@@ -21,10 +21,11 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from kafka_timers import BrokerError, PublishError, Timer, TimerClient, TopicsError
+from kafka_timers import BrokerError, Every, PublishError, Timer, TimerClient, TopicsError
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.topics import create
 from kafka_timers.core.wire import callback_headers, future_from
+from kafka_timers.errors import ClientStateError
 
 DOCS = Path(__file__).parents[2] / "docs"
 PARTITIONS = 8
@@ -174,6 +175,13 @@ async def test_leaving_the_client_waits_for_requests_under_way(bootstrap: str, t
     assert len({(await call).request for call in calls}) == 100
     with pytest.raises(PublishError, match="not started"):
         await client.at(FAR, topic="reminders")
+
+
+async def test_a_client_that_has_ended_takes_no_schedule(bootstrap: str, topics: str) -> None:
+    async with TimerClient(bootstrap, topic_prefix=topics) as client:
+        await client.schedules.put("s", Every(60), topic="reminders")
+    with pytest.raises(ClientStateError, match="not started"):
+        await client.schedules.put("s", Every(60), topic="reminders")
 
 
 async def test_timer_of_a_transaction_exists_once_that_commits(bootstrap: str, topics: str, prefix: str) -> None:

@@ -186,6 +186,8 @@ class KafkaChannel:
 
     async def write_schedule(self, name: bytes, key: bytes, value: bytes | None) -> int:
         """Write a record on `timer-schedule`, see `Channel`."""
+        # Raises if the client is not started.
+        _ = self.partitions
         async with self._opening:
             now_s, topic = asyncio.get_running_loop().time(), self._topics.schedules
             if now_s >= self._schedules_until_s:
