@@ -453,10 +453,8 @@ def _last_missed(
     timetable: Timetable, oldest_ms: int, due_ms: int, missed_ms: int, due_of: Callable[[int], int]
 ) -> int | None:
     """Return the last missed run later than *oldest_ms*; all up to *due_ms* are missed, later ones if they were due."""
-    last_ms, run_ms = None, timetable.next_after(max(oldest_ms, due_ms))
-    while run_ms is not None and run_ms <= missed_ms:
-        last_ms = run_ms if due_of(run_ms) <= missed_ms else last_ms
-        run_ms = timetable.next_after(run_ms)
+    later = timetable.between(max(oldest_ms, due_ms), missed_ms)
+    last_ms = max((run_ms for run_ms in later if due_of(run_ms) <= missed_ms), default=None)
     return timetable.last_between(oldest_ms, due_ms) if last_ms is None else last_ms
 
 
