@@ -58,12 +58,17 @@ _ONE_BROKER = {
     "transaction.state.log.min.isr": "1",
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
-    # A killed broker may return only after its old session of 9 s has ended, and here it is its own controller.
-    "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
     # For followers, of which there are none: twice a second by default, which is a third of what an idle broker does.
     "metadata.max.idle.interval.ms": "0",
 }
+
+# A broker that is alone is its own controller, so nobody gains by the end of its session: on a machine that stalls, it
+# would only lose the members of its groups. But a killed one may return only after its old session has ended, which the
+# new one counts by its own setting.
+_SESSION, _SESSION_OF_KILLED = ({"broker.session.timeout.ms": ms} for ms in ("60000", "3000"))
+# Kafka's file in a data folder that was left in order.
+_IN_ORDER = ".kafka_cleanshutdown"
 
 _QUICK = {
     # The default is 50 partitions each, all created when the first group or transaction starts.
@@ -145,9 +150,10 @@ class EmbeddedKafka:
         logging.write_text(_LOGGING)
         command = [str(program), *JAVA_OPTIONS, *self._java, f"-Dlog4j2.configurationFile={logging}", "-cp", classpath]
         environment = os.environ | self.environment
+        was_killed = self._data.exists() and not (self._data / _IN_ORDER).exists()
         if not self._data.exists():
             await self._format(command, environment)
-        config = self._configure(self._data)
+        config = self._configure(self._data, _SESSION_OF_KILLED if was_killed else _SESSION)
         self._child = await Child.start("Kafka", [*command, "kafka.Kafka", str(config)], self.log, environment)
         try:
             await self._until_it_answers(self._child)
@@ -192,14 +198,14 @@ class EmbeddedKafka:
     def _data(self) -> Path:
         return self.folder / "data"
 
-    def _configure(self, data: Path) -> Path:
+    def _configure(self, data: Path, session: Mapping[str, str]) -> Path:
         properties = {
             "process.roles": "broker,controller",
             "controller.listener.names": "CONTROLLER",
             "log.dirs": str(data),
             "auto.create.topics.enable": "false",
             **_QUICK,
-            **({} if self._cluster_id else self._alone()),
+            **({} if self._cluster_id else self._alone() | session),
             **self.properties,
         }
         config = self.folder / "server.properties"
@@ -223,7 +229,7 @@ class EmbeddedKafka:
         # Under another name and then renamed, so that an interruption leaves no half-formatted data.
         unfinished = self.folder / "data.unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)
-        config = self._configure(unfinished)
+        config = self._configure(unfinished, _SESSION)
         # With "=", because one cluster id in 64 begins with "-" and would be read as an option.
         cluster_id = self._cluster_id or new_cluster_id()
         tool = ["kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}", "-c", str(config)]
