@@ -204,14 +204,11 @@ async def create(kafka: Kafka, prefix: str, partitions: int) -> list[str]:
     if not missing:
         return []
     must = {name: {key: value for key, (value, _) in wanted[name].must.items()} for name in missing}
-    made = await make(kafka, {name: must[name] | dict(wanted[name].also) for name in missing}, partitions)
-    async with answering(kafka), Cluster.open(kafka) as cluster:
-        await _until_known(cluster, missing)
-    return made
+    return await make(kafka, {name: must[name] | dict(wanted[name].also) for name in missing}, partitions)
 
 
 async def make(kafka: Kafka, topics: Mapping[str, dict[str, str]], partitions: int) -> list[str]:
-    """Create *topics*, settings by name, and return the names of those that did not exist."""
+    """Create *topics*, settings by name, and return the names of those that did not exist, once all can be used."""
     # -1: the broker's default replication. aiokafka accepts -1 only together with the empty assignment.
     wanted = [NewTopic(name, partitions, -1, {}, settings) for name, settings in topics.items()]
     made = []
@@ -228,6 +225,8 @@ async def make(kafka: Kafka, topics: Mapping[str, dict[str, str]], partitions: i
                 made.append(name)
             elif error is not TopicAlreadyExistsError:  # that one was made by another at the same time
                 raise error(f"cannot create {name}: {message}")
+        async with Cluster.open(kafka) as cluster:
+            await _until_known(cluster, topics)
     return made
 
 
