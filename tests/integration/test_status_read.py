@@ -17,7 +17,7 @@ async def test_requests_that_were_there_and_not_read_for_a_second_are_told(boots
     await topics.create(kafka, prefix, 1)
     async with AIOKafkaProducer(bootstrap_servers=bootstrap) as producer:
         read = await producer.send_and_wait(names.requests, b"read", b"1", partition=0)
-        second = read.timestamp // 1000 + 5
+        second = read.timestamp // 1000 + 600
 
         async def status_at(wall_s: float, fence: int) -> tuple[float, bool]:
             seal = Sealed(first_ms=second * 1000, end_ms=(second + 1) * 1000, fence=fence, partitions=1)
