@@ -205,7 +205,7 @@ class EmbeddedKafka:
             "log.dirs": str(data),
             "auto.create.topics.enable": "false",
             **_QUICK,
-            **({} if self._cluster_id else self._alone() | session),
+            **({} if self._cluster_id else {**self._alone(), **session}),
             **self.properties,
         }
         config = self.folder / "server.properties"
