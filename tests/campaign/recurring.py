@@ -31,6 +31,8 @@ from kafka_timers.core.schedules import HOLD_PREFIX, CatchUp, Hold, Schedule, in
 _KILL_EVERY_S, _TICK_EVERY_S, _CUT_S = 20, 30, 60
 # A planner that wrote in both of these, before a run is due, has worked in between.
 _WORKED_MS = ((5_000, 3_500), (2_500, 1_000))
+# For so long the transaction of a planner that was killed may hide what lies behind it: until its successor fences it.
+_HIDDEN_MS = 10_000
 _SETTLES_S = 40
 # How many schedules with wrong runs to tell all of.
 _SHOWN = 3
@@ -131,16 +133,32 @@ def _written(stage: Stage, name: str) -> Iterator[tuple[int, list[Written]]]:
         yield number, sorted(records)
 
 
+def _aborted_ms(stage: Stage) -> dict[int, list[int]]:
+    """Return when the aborted records of each partition of `timer-request` were appended, ascending."""
+    found: dict[int, dict[int, int]] = defaultdict(dict)
+
+    def take(message: Message) -> None:
+        found[message.partition() or 0][message.offset() or 0] = message.timestamp()[1]
+
+    def drop(message: Message) -> None:
+        del found[message.partition() or 0][message.offset() or 0]
+
+    for committed, each in ((False, take), (True, drop)):
+        with topics.reading(stage.kafka.bootstrap, stage.prefix + "timer-request", committed=committed) as reader:
+            reader.more(each)
+    return {number: sorted(aborted.values()) for number, aborted in found.items()}
+
+
 def verdict(stage: Stage, end_ms: int) -> dict[str, Any]:
     """Return how many runs have fired, and which were lost, doubled or wrong."""
     fired: Counter[tuple[str, str]] = Counter()
-    late_ms = list[int]()
+    late_ms, dues_ms = list[int](), dict[tuple[str, str], int]()
 
     def take(message: Message) -> None:
         headers: dict[str, Any] = dict(message.headers() or [])
         run = headers["timer-schedule"].decode(), headers["timer-schedule-instant"].decode()
         fired[run] += 1
-        due = int(headers["timer-expiry"]) * 1000 + int(headers.get("timer-millis", 0))
+        dues_ms[run] = due = int(headers["timer-expiry"]) * 1000 + int(headers.get("timer-millis", 0))
         late_ms.append(message.timestamp()[1] - due)
 
     with topics.reading(stage.kafka.bootstrap, stage.callbacks) as reader:
@@ -149,8 +167,14 @@ def verdict(stage: Stage, end_ms: int) -> dict[str, Any]:
     for name, instant in fired:
         if instant <= instant_text(end_ms):
             came[name].add(instant)
-    plans = dict(_written(stage, "timer-planned"))
-    told: dict[str, Any] = {"fired": fired.total(), "must": 0}
+    plans, aborted_ms = dict(_written(stage, "timer-planned")), _aborted_ms(stage)
+
+    def is_hidden(run: tuple[str, str]) -> bool:
+        aborted = aborted_ms.get(partition_of("@".join(run), stage.partitions), [])
+        at = bisect_left(aborted, dues_ms[run] - _HIDDEN_MS)
+        return at < len(aborted) and aborted[at] < dues_ms[run]
+
+    told: dict[str, Any] = {"fired": fired.total(), "must": 0, "held_up_by_a_killed_planner": 0}
     lost, wrong = list[tuple[str, str]](), list[tuple[str, str]]()
     for number, records in _written(stage, "timer-schedule"):
         is_held_up = partial(_is_held_up, [each.appended_ms for each in plans[number] if each.key[:1] != OWN_KEYS])
@@ -160,6 +184,9 @@ def verdict(stage: Stage, end_ms: int) -> dict[str, Any]:
             must, may = law_of(key, versions, planned[key], end_ms, is_held_up)
             told["must"] += len(must)
             lacks, has = set(map(instant_text, must)) - came[name], came[name] - set(map(instant_text, may))
+            hidden = {each for each in has if is_hidden((name, each))}
+            told["held_up_by_a_killed_planner"] += len(hidden)
+            has -= hidden
             for found, instants in ((lost, lacks), (wrong, has)):
                 found += [(name, each) for each in sorted(instants)]
                 if instants and len(found) <= _SHOWN:

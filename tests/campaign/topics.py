@@ -107,13 +107,13 @@ class Reader:
 
 
 @contextmanager
-def reading(bootstrap: str, topic: str) -> Iterator[Reader]:
-    """Yield a reader of a topic."""
+def reading(bootstrap: str, topic: str, *, committed: bool = True) -> Iterator[Reader]:
+    """Yield a reader of a topic; without *committed* also of what lies in transactions that were aborted."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
             "group.id": "campaign",
-            "isolation.level": "read_committed",
+            "isolation.level": "read_committed" if committed else "read_uncommitted",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "log_level": 0,
