@@ -105,6 +105,8 @@ class _Request:
     is_late: bool = False
     # A record was appended in time to withdraw it, and could only be read when it was done.
     is_doubtful: bool = False
+    # The append of the first cancel that was appended in time.
+    cancelled_ms: int = 0
 
     @property
     def due_ms(self) -> int:
@@ -240,8 +242,11 @@ class Audit:
         is_in_time = before is not None and before.wish.is_in_time(wish)
         withdraws = before is not None and before.withdrawn_by is None and is_in_time and not before.is_done
         holds = True
-        # Nobody knows of a far request for longer than an hour after its append, until it comes back.
-        hour_from_ms = (before.wish.appended_ms if before.is_far else before.wish.due_ms) if before else 0
+        # Nobody knows of a far request for longer than an hour after its append, until it comes back; nor of one that
+        # is not far for longer than an hour after a cancel.
+        hour_from_ms = 0
+        if before:
+            hour_from_ms = before.wish.appended_ms if before.is_far else before.cancelled_ms or before.wish.due_ms
         is_known = before is not None and wish.appended_ms < self._hours_end_ms(hour_from_ms)
         if wish.condition == Condition.IF_ABSENT:
             holds = not is_known or (wish.expected == of and not is_in_time)
@@ -257,6 +262,8 @@ class Audit:
         if not holds:
             self.true[offset] = {Reply.IGNORED}
             return False
+        if before is not None and wish.is_cancel and is_in_time and not before.is_far:
+            before.cancelled_ms = before.cancelled_ms or wish.appended_ms
         if wish.condition == Condition.IF_ABSENT:
             true = {Reply.ACCEPTED}
             if before is not None and withdraws:

@@ -288,7 +288,9 @@ MUTANTS = [
     Mutant("a slewed clock is not taken for slower", "tick_clock._LATE_MS", value("9_999")),
     Mutant("the clock is not slowed", "tick_clock._DRIFT", value("0.0")),
     Mutant("milliseconds do not count", "Partition.effect", compare("_0 >= _p1.second * 1000", "due_ms", "1/2")),
-    Mutant("what was cancelled is not read again while its id is known", "decisions._withdraw", either("_2", "due_ms")),
+    Mutant("a cancelled id is known until an hour after its timer", "Version.is_over", without("since_ms")),
+    Mutant("an owner that cannot tell counts the hour from the timer", "decisions._decide", never("since_ms")),
+    Mutant("an id that was cancelled is remembered until its timer", "decisions._keep", never("7/9")),
     Mutant("what is left of the second before is not fired with what is ready", "Prebuilt.take", drop("_lowest")),
     # --- partition ---------------------------------------------------------------------------------------------------
     Mutant("what is read during a scan is put into it", "Partition.place", never("snapshot", "2/2")),

@@ -458,8 +458,8 @@ def test_a_next_owner_does_not_fire_a_request_withdrawn_from_a_batch_that_it_tak
     # Whether the other one has read the cancel in time is not known here; of its own it still knows.
     ids = [b"id-1", b"id-4"]
     assert list(store.versions(ids)) == [
-        Version(100_000, 1, cancelled=True, unsure=True),
-        Version(100_000, 4, cancelled=True),
+        Version(100_000, 1, cancelled=True, unsure=True, since_ms=1000),
+        Version(100_000, 4, cancelled=True, since_ms=1000),
     ]
     # An owner that begins without a store will still read the records that may be asked about.
     assert heir.backlog.remembered
@@ -570,9 +570,8 @@ class Steps:
             by=chance.choice([0, 60]),
             far=bool(due_ms % 2),
         )
-        if version.far:
-            return version._replace(appended_ms=chance.randrange(99_000))
-        return version._replace(copied=chance.choice([None, Copied(chance.randrange(99), chance.randrange(99))]))
+        copied = chance.choice([None, Copied(chance.randrange(99), chance.randrange(99))])
+        return version._replace(copied=copied, since_ms=chance.choice([0, chance.randrange(99_000)]))
 
     def _add_row(self, changes: Changes) -> None:
         chance, least = self.chance, changes.drop_before or first_key(FIRST_MS)

@@ -43,7 +43,7 @@ class Place:
         self.walk = _Walk(
             SEED + number,
             terms=Terms(horizon_s=horizon_s),
-            partition_class=lambda _, horizon_s, format: partition.Partition(number, horizon_s, format),  # type: ignore[arg-type]
+            partition_class=lambda _, horizon_s: partition.Partition(number, horizon_s),  # type: ignore[arg-type]
         )
         self.walk.at(START_S)
         self.walk.instants, self.walk.slice_rows, self.walk.seal_every_s = 0.3, 3, 60

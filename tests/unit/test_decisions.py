@@ -7,7 +7,7 @@ import pytest
 from kafka_timers.core.decisions import decide
 from kafka_timers.core.keys import Copied
 from kafka_timers.core.partition import Partition
-from kafka_timers.core.versions import Answer, Decided, Original, TimerRecord, Version
+from kafka_timers.core.versions import Answer, Decided, Original, TimerRecord, Version, cancel_name
 from kafka_timers.core.wire import ID_MEMORY_MS, ID_MEMORY_S, Condition, Reply, Sealed
 
 EARLY_MS, SECOND, DUE_MS = 5_000, 10, 10_000
@@ -49,7 +49,7 @@ def test_a_record_that_a_seal_covers_is_not_answered_again() -> None:
     partition.acquire([Sealed(end_ms=(SECOND + 1) * 1000, fence=2)], None)
     decided = decide([asked(0, DUE_MS), asked(1, None), asked(2, None)], {}, partition)
     # Whether the first cancel was read in time cannot be told any more, only that there was a timer.
-    assert decided.versions[b"a"] == Version(DUE_MS, 0).doubted
+    assert decided.versions[b"a"] == Version(DUE_MS, 0, since_ms=EARLY_MS).doubted
     assert [(answer.offset, answer.outcome) for answer in decided.answers] == [(2, Reply.UNKNOWN)]
 
 
@@ -92,12 +92,20 @@ def test_a_copy_fires_and_leaves_the_last_word_to_later_records_of_its_id() -> N
     assert [Reply.Outcome.Name(answer.outcome) for answer in decided.answers] == ["UNKNOWN"]
 
 
+def test_a_cancelled_id_is_forgotten_an_hour_after_its_cancel() -> None:
+    """However long it was to wait."""
+    decided = decide([asked(0, 1_000_000_000), asked(1, None, 61_000)], {}, judging())
+    assert decided.expiring[120] == ([cancel_name(b"a"), b"a"], [1, 0])
+    assert sorted(decided.remember) == [(0, 61_000), (1, 61_000)]
+
+
 # --- conditions ------------------------------------------------------------------------------------------------------
 
 PENDING, FIRED = Version(DUE_MS, 3), Version(3_000, 3)
-CANCELLED, ONLY_A_CANCEL = Version(DUE_MS, 3, cancelled=True), Version(0, 0, cancelled=True, by=4)
-FAR, COPY = Version(DUE_MS, 3, far=True), Version(DUE_MS, 3, copied=Copied(6, 5))
-OVER_MS = DUE_MS + ID_MEMORY_MS
+CANCELLED = Version(DUE_MS, 3, cancelled=True, since_ms=EARLY_MS)
+ONLY_A_CANCEL = Version(0, 0, cancelled=True, by=4)
+FAR, COPY = Version(DUE_MS, 3, far=True, since_ms=EARLY_MS), Version(DUE_MS, 3, copied=Copied(6, 5))
+OVER_MS, CANCEL_OVER_MS = DUE_MS + ID_MEMORY_MS, EARLY_MS + ID_MEMORY_MS
 AT, NEW_MS = 7, 50_000_000
 
 
@@ -139,8 +147,8 @@ def under(
         # By the second of the one before, also when that has millis.
         (PENDING, OVER_MS - 1, False),
         (PENDING, OVER_MS, True),
-        (CANCELLED, OVER_MS - 1, False),
-        (CANCELLED, OVER_MS, True),
+        (CANCELLED, CANCEL_OVER_MS - 1, False),
+        (CANCELLED, CANCEL_OVER_MS, True),
         (Version(DUE_MS + 999, 3), OVER_MS, True),
         (FIRED, 3_000 + ID_MEMORY_MS, True),
     ],
@@ -227,7 +235,8 @@ def test_a_record_if_pending_means_something_only_for_the_timer_that_was_meant(
     [answer] = decided.answers
     if holds and before:
         assert (answer.outcome, answer.version) == (Reply.CANCELLED if cancel else Reply.MOVED, before)
-        assert decided.versions == {b"a": before._replace(cancelled=True) if cancel else Version(NEW_MS, AT)}
+        gone = before._replace(cancelled=True, since_ms=before.since_ms or appended_ms)
+        assert decided.versions == {b"a": gone if cancel else Version(NEW_MS, AT)}
         assert [each.superseded for each in decided.withdrawn] == ([] if before.far else [not cancel])
         assert decided.ignored == {}
     else:

@@ -322,19 +322,20 @@ async def test_create_stands_once_however_often_it_is_asked_for() -> None:
     assert (record.key, record.value, request_from(record.headers)) == (b"k", b"first", created.asked)
 
 
-async def test_create_is_ignored_until_an_hour_after_the_second_of_the_last_timer() -> None:
+@pytest.mark.parametrize(("is_cancelled", "free_s"), [(False, 3_710), (True, 3_700)])
+async def test_create_is_ignored_until_an_hour_after_the_last_timer_or_its_cancel(
+    is_cancelled: bool, free_s: int
+) -> None:
     clock = ManualClock(100.0)
     timers = InMemoryTimers(clock)
-    for timer_id in ("fired", "cancelled"):
-        await timers.client.at(110, topic="reminders", timer_id=timer_id)
-    await timers.client.cancel("cancelled")
-    for timer_id in ("fired", "cancelled"):
-        clock.set(3_709.999)
-        ignored = await timers.client.create(timer_id, 4_000, topic="reminders")
-        assert (ignored.outcome, ignored.second) == (Outcome.IGNORED, 110)
-    clock.set(3_710)
-    for timer_id in ("fired", "cancelled"):
-        assert (await timers.client.create(timer_id, 4_000, topic="reminders")).outcome is Outcome.ACCEPTED
+    await timers.client.at(110, topic="reminders", timer_id="id")
+    if is_cancelled:
+        await timers.client.cancel("id")
+    clock.set(free_s - 0.001)
+    ignored = await timers.client.create("id", 4_000, topic="reminders")
+    assert (ignored.outcome, ignored.second) == (Outcome.IGNORED, 110)
+    clock.set(free_s)
+    assert (await timers.client.create("id", 4_000, topic="reminders")).outcome is Outcome.ACCEPTED
 
 
 async def test_a_follow_up_of_a_callback_is_created_once() -> None:

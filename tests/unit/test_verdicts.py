@@ -208,7 +208,7 @@ def test_a_far_request_of_an_id_takes_the_place_of_a_near_one_and_is_known_for_a
     records = [far_ahead(0, SECOND - 60, timerId="a"), far_ahead(1, SECOND - 60, timerId="a", key=b"1900000000")]
     out = accepted(records, Partition(0, horizon_s=60))
     assert [each.superseded for each in out.decided.withdrawn] == [True]
-    assert out.decided.versions == {b"a": Version(1_900_000_000_000, 1, far=True, appended_ms=SECOND * 1000 - 59_001)}
+    assert out.decided.versions == {b"a": Version(1_900_000_000_000, 1, far=True, since_ms=SECOND * 1000 - 59_001)}
     assert out.decided.expiring[SECOND] == ([b"a"], [1])
 
 

@@ -903,20 +903,33 @@ def test_an_id_whose_outcome_is_unknown_is_not_absent(off: tuple[str, ...]) -> N
             assert (told.fired, told.answers) == ([], [(1, "CANCELLED"), (2, "IGNORED")])
 
 
-def test_an_id_that_was_cancelled_long_ago_is_known_to_an_owner_that_reads_the_log_again() -> None:
-    """It is known until an hour after the second of the cancelled timer, however long ago the cancel was."""
+@pytest.mark.parametrize(
+    ("after_s", "said", "fired"), [(SHORT.memory_s - 1, "IGNORED", []), (SHORT.memory_s + 1, "ACCEPTED", [2])]
+)
+def test_a_cancelled_id_is_free_an_hour_after_its_cancel(after_s: int, said: str, fired: list[int]) -> None:
+    """However far off its timer was, and for owners with and without a store."""
     with story(terms=SHORT) as told:
         begin(told)
-        second = 14 + 2 * SHORT.memory_s
+        second = 14 + 3 * SHORT.memory_s
         told.walk.request(second, b"a")
         told.walk.cancel()
-        told.tick_until(told.a, second - 1)
+        told.tick_until(told.a, 11 + after_s)
         told.walk.request(second + 1, b"a", condition=IF_ABSENT, asks=True)
         told.a.read()
         told.a.answer()
         told.walk.take_over(told.b, is_empty=True)
         told.walk.finish()
-        assert (told.fired, told.answers) == ([], [(1, "CANCELLED"), (2, "IGNORED")])
+        assert (told.fired, told.answers) == (fired, [(1, "CANCELLED"), (2, said)])
+
+
+def test_a_cancelled_timer_of_next_year_holds_no_log_back() -> None:
+    """Its cancel is all that is known of it, for an hour."""
+    with story(terms=SHORT) as told:
+        begin(told)
+        told.walk.request(400 * SHORT.memory_s, b"a")
+        told.walk.cancel()
+        told.tick_until(told.a, 12 + 3 * SHORT.memory_s)
+        assert told.walk.log.seals[-1].restore_from == len(told.walk.log.records)
 
 
 @pytest.mark.parametrize("off", [(), ("milliseconds",)])

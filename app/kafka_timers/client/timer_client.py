@@ -195,8 +195,8 @@ class TimerClient:
         """
         Ask for a callback at *when* unless *timer_id* is known already, and return the service's answer.
 
-        An id is known while its timer is pending, and for an hour after the second of its last timer, whether that one
-        has fired or was cancelled. So you can repeat a `create` whose answer you did not get: one timer stands.
+        An id is known while its timer is pending, and for an hour after the second of its last timer, or after its
+        cancel. So you can repeat a `create` whose answer you did not get: one timer stands.
 
         Args:
             timer_id: your own name for the timer.

@@ -181,8 +181,8 @@ async def create_timer(
     """
     Create a timer, unless its id is already known.
 
-    The Idempotency-Key becomes the timer id. Until an hour after the timer's second, a repeated request with the same
-    key is answered 200 with the timer of the first request.
+    The Idempotency-Key becomes the timer id. Until an hour after the timer's second, or its cancel, a repeated request
+    with the same key is answered 200 with the timer of the first request.
     """
     if idempotency_key and wish.timer_id not in (None, idempotency_key):
         raise _ProblemError(422, "timerId and Idempotency-Key are two names for one thing: give one, or the same twice")
@@ -196,7 +196,7 @@ async def create_timer(
         raise _ProblemError(
             409,
             f"a timer is known as {timer_id!r}: request {answer.request}. Change it with PATCH, or set another with "
-            "PUT; an id is known until an hour after its timer's second",
+            "PUT; an id is known until an hour after its timer's second, or its cancel",
         )
     response.headers["Location"] = f"/v1/timers/{quote(timer_id, safe='')}"
     return answer_out(timer_id, answer, service.clock.wall_s(), due_ms)

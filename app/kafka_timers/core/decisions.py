@@ -105,6 +105,9 @@ def _decide(record: TimerRecord, known: Known, partition: Partition, out: Decide
             _withdraw(record, before, partition, out)
     elif effect is Effect.FORGOTTEN and before is not None:
         kept = before.doubted
+    if kept is not None and record.due_ms is None and not kept.since_ms and record.appended_ms < kept.due_ms:
+        # Whatever it did: an owner that reads the log again cannot always tell, and must know the id for as long.
+        kept = kept._replace(since_ms=record.appended_ms)
     if record.due_ms is None and not record.condition:
         _remember_cancel(record, known, out)
     _keep(record, before, kept, known, partition, out)
@@ -127,11 +130,8 @@ def _withdraw(record: TimerRecord, before: Version, partition: Partition, out: D
     key = partition.key_of(before)
     if key is None:
         raise AssertionError(f"offset {record.offset} withdraws offset {before.offset}, which is done")
-    is_cancel = record.due_ms is None
-    out.withdrawn.append(Withdrawn(key, before.counted, record.timer_id, not is_cancel))
-    # After a cancel the id is known until an hour after the second of the cancelled request, so that must be read
-    # again. Held by test_an_id_that_was_cancelled_long_ago_is_known_to_an_owner_that_reads_the_log_again.
-    out.remember.append((before.counted, before.due_ms if is_cancel else record.appended_ms))
+    out.withdrawn.append(Withdrawn(key, before.counted, record.timer_id, record.due_ms is not None))
+    out.remember.append((before.counted, record.appended_ms))
 
 
 def _keep(
@@ -150,7 +150,7 @@ def _keep(
         kept = Version(record.due_ms, record.offset)
         from_s = kept.second
         if record.far:
-            kept, from_s = kept._replace(far=True, appended_ms=record.appended_ms), appended_s
+            kept, from_s = kept._replace(far=True, since_ms=record.appended_ms), appended_s
             out.remember.append((record.offset, record.appended_ms))
         elif kept.due_ms < partition.scanned_ms:
             if partition.is_done(kept):
@@ -161,8 +161,9 @@ def _keep(
             from_s = max(from_s, appended_s)
     elif horizon_s:
         # The cancel may be about a request in the lake, and the lake may not know it when it makes a copy.
-        kept = (kept or Version(0, 0, cancelled=True))._replace(by=record.offset)
-        from_s = appended_s if kept.far else max(kept.second, appended_s)
+        kept, from_s = (kept or Version(0, 0, cancelled=True))._replace(by=record.offset), appended_s
+    elif kept is not before:
+        from_s = appended_s
     if from_s and kept:
         _know(record.timer_id, kept, from_s, out)
     if kept is not before or record.condition:

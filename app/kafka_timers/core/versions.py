@@ -39,7 +39,8 @@ class Version(NamedTuple):
         unsure: whether it is done, but nobody can tell any more whether a cancel was in time; then it counts as
             cancelled.
         waits: only in an answer: whether it could still be withdrawn when that was decided.
-        appended_ms: of a request that is left to the lake, UNIX milliseconds of its append; else 0.
+        since_ms: UNIX milliseconds from which its hour is counted, where that is not its due: the append of a request
+            that is left to the lake, or of the first cancel that was appended before the due. Else 0.
     """
 
     due_ms: int
@@ -50,7 +51,7 @@ class Version(NamedTuple):
     copied: Copied | None = None
     unsure: bool = False
     waits: bool = False
-    appended_ms: int = 0
+    since_ms: int = 0
 
     @property
     def second(self) -> int:
@@ -61,9 +62,10 @@ class Version(NamedTuple):
         """
         Tell whether its id is unknown by now to a record that was appended at *appended_ms*.
 
-        Nobody knows the id of a far request for longer than an hour, until it comes back as a copy.
+        Nobody knows the id of a far request for longer than an hour, until it comes back as a copy; and nobody that of
+        a cancelled one, however far its due: else `timer-request` would have to be kept until an hour after that.
         """
-        return not self.due_ms or appended_ms >= over_ms(self.appended_ms if self.far else self.due_ms)
+        return not self.due_ms or appended_ms >= over_ms(self.since_ms or self.due_ms)
 
     @property
     def latest(self) -> int:
@@ -98,23 +100,24 @@ class Version(NamedTuple):
     def pack(self) -> bytes:
         """Return it as a row of the store."""
         second, millis = divmod(self.due_ms, 1000)
-        flags = self.cancelled | self.far << 1 | self.unsure << 2 | self.waits << 3
+        flags = self.cancelled | self.far << 1 | self.unsure << 2 | self.waits << 3 | bool(self.since_ms) << 4
         row = _VERSION.pack(second, millis, self.offset, self.by, flags)
-        if self.copied:
-            return row + _COPIED.pack(*self.copied)
-        return row + _SINCE.pack(self.appended_ms) if self.far else row
+        if self.since_ms:
+            row += _SINCE.pack(self.since_ms)
+        return row + _COPIED.pack(*self.copied) if self.copied else row
 
     @classmethod
     def unpack(cls, row: bytes) -> "Version":
         """Return the version in a *row* from `pack`."""
         second, millis, offset, by, flags = _VERSION.unpack_from(row)
-        cancelled, far, unsure, waits = (bool(flags & bit) for bit in (1, 2, 4, 8))
-        copied, appended_ms = None, 0
-        if far:
-            (appended_ms,) = _SINCE.unpack_from(row, _VERSION.size)
-        elif len(row) > _VERSION.size:
-            copied = Copied(*_COPIED.unpack_from(row, _VERSION.size))
-        return cls(second * 1000 + millis, offset, cancelled, by, far, copied, unsure, waits, appended_ms)
+        cancelled, far, unsure, waits, has_since = (bool(flags & bit) for bit in (1, 2, 4, 8, 16))
+        end, since_ms, copied = _VERSION.size, 0, None
+        if has_since:
+            (since_ms,) = _SINCE.unpack_from(row, end)
+            end += _SINCE.size
+        if len(row) > end:
+            copied = Copied(*_COPIED.unpack_from(row, end))
+        return cls(second * 1000 + millis, offset, cancelled, by, far, copied, unsure, waits, since_ms)
 
 
 class Effect(Enum):
