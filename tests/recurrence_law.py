@@ -82,6 +82,8 @@ def law_of(
         is_held_up: tells whether no planner may have worked in the seconds before a moment. What a change has dropped
             is cancelled only then, so it may fire as it was planned.
     """
+    if not versions:
+        return set(), set()
     seen = _seen_ms(versions, plans)
     example = next((version.schedule for version in versions if version.schedule is not None), Schedule())
     has = list[set[int]]()
