@@ -326,6 +326,12 @@ class WorkerSettings(GroupSettings):
         most=SECOND_LIMIT,
         why="no timer is due later",
     )
+    keep_s: int = setting(
+        604_800,
+        "seconds for which timer-request keeps each request at least; older ones are deleted once nothing waits below "
+        "them, and a lake has landed them; 0 deletes none",
+        least=0,
+    )
     no_planner: bool = setting(False, "leave recurring timers to processes of `kafka-timers planner`")
     session_timeout_s: float = _session_timeout("workers")
     max_clock_skew_s: float = setting(

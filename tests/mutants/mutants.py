@@ -288,6 +288,8 @@ MUTANTS = [
     Mutant("a slewed clock is not taken for slower", "tick_clock._LATE_MS", value("9_999")),
     Mutant("the clock is not slowed", "tick_clock._DRIFT", value("0.0")),
     Mutant("milliseconds do not count", "Partition.effect", compare("_0 >= _p1.second * 1000", "due_ms", "1/2")),
+    Mutant("what was sealed before another takeover is deleted", "Trimmer._settled", never("1/3")),
+    Mutant("what a lake has not landed is deleted", "Trimmer.trim", never("horizon_s")),
     Mutant("a cancelled id is known until an hour after its timer", "Version.is_over", without("since_ms")),
     Mutant("an owner that cannot tell counts the hour from the timer", "decisions._decide", never("since_ms")),
     Mutant("an id that was cancelled is remembered until its timer", "decisions._keep", never("7/9")),

@@ -12,6 +12,7 @@ from functools import partial
 from typing import NamedTuple
 
 from aiokafka.errors import KafkaError, KafkaTimeoutError, for_code
+from aiokafka.protocol.admin import DeleteRecordsRequest
 
 from kafka_timers.broker import codes
 from kafka_timers.broker.cluster import Cluster, Leader, limited
@@ -106,6 +107,17 @@ class LogBounds:
         """
         first = await self._ask(number, moment_ms)
         return None if first.offset < 0 else first.offset
+
+    async def delete_below(self, number: int, offset: int) -> int:
+        """Delete all records below *offset*, and return the first offset that the partition still has."""
+        request = DeleteRecordsRequest([(self._topic, [(number, offset)])], int(self._limit_s * 1000))
+
+        async def told(leader: Leader) -> Bound | int:
+            answer = await self._cluster.send(leader.node, request, lane=self._lane)
+            [(_, [(_, start, code, *_)], *_)] = answer.topics
+            return int(code) or Bound(start, leader.epoch)
+
+        return (await self._from_leader(number, told)).offset
 
     async def has_before(self, number: int, moment_ms: int) -> bool:
         """Tell whether the log has a record that was appended before *moment_ms* (UNIX milliseconds)."""

@@ -9,7 +9,7 @@ So no topic needs another kind of record, and no reader must know one. Brokers d
 again for `offsets.retention.minutes`, seven days by default.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from aiokafka.client import CoordinationType
@@ -52,15 +52,25 @@ async def tell_closed(kafka: Kafka, prefix: str, second: int, landed: Mapping[in
 
 async def closed_second(cluster: Cluster, prefix: str) -> int | None:
     """Return the UNIX second up to which workers have all far requests; None if no lake has written it."""
-    request = OffsetFetchRequest(lake_group(prefix), [(Topics.of(prefix).requests, [0])])
+    notes = [note for _, _, note in await _told(cluster, prefix, [0])]
+    return number_in(notes[0].encode()) if notes and notes[0] else None
+
+
+async def landed_offsets(cluster: Cluster, prefix: str, numbers: Iterable[int]) -> dict[int, int]:
+    """Return the offsets below which the lake has landed all requests, of those partitions *numbers* that have one."""
+    return {number: offset for number, offset, _ in await _told(cluster, prefix, numbers) if offset >= 0}
+
+
+async def _told(cluster: Cluster, prefix: str, numbers: Iterable[int]) -> list[tuple[int, int, str]]:
+    """Return number, offset and note of each partition of *numbers*, as the lake wrote them last."""
+    request = OffsetFetchRequest(lake_group(prefix), [(Topics.of(prefix).requests, [*numbers])])
 
     def code_of(answer: Any) -> int:
         of_partitions = [code for _, numbers in answer.topics for *_, code in numbers]
         return gravest(filter(None, (answer.error_code, *of_partitions)))
 
     answer = await _link(cluster, prefix).obeyed(request, code_of, "tell the progress of the lake")
-    notes = [note for _, numbers in answer.topics for _, _, note, _ in numbers]
-    return number_in(notes[0].encode()) if notes and notes[0] else None
+    return [tuple(told) for _, partitions in answer.topics for *told, _ in partitions]
 
 
 def _link(cluster: Cluster, prefix: str) -> CoordinatorLink:

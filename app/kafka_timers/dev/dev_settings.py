@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from kafka_timers.adapters import check_doors
 from kafka_timers.errors import SettingsError
-from kafka_timers.settings import KafkaSettings, setting
+from kafka_timers.settings import KafkaSettings, WorkerSettings, setting
 
 _PORT_MAX = 65_535
 # With three brokers you can lose one.
@@ -41,6 +41,9 @@ class DevSettings(KafkaSettings):
     query_port: int = setting(8073, "port of the worker for questions about waiting timers", least=1, most=_PORT_MAX)
     console_port: int = setting(8074, "port of the console; open it in a browser", least=1, most=_PORT_MAX)
     lake_port: int = setting(8075, "port of the lake job's /metrics; needs --lake", least=1, most=_PORT_MAX)
+    keep_s: int = setting(
+        WorkerSettings.keep_s, "seconds for which timer-request keeps each request at least; 0 for ever", least=0
+    )
     lake: bool = setting(False, "leave timers that wait longer than a minute to a lake, which lies in the folder")
     door: str = setting(
         "headers=timers",

@@ -200,6 +200,7 @@ def commands(settings: DevSettings, bootstrap: str, folder: Path) -> dict[str, l
         # The variable sets the number for new topics, and existing topics may have another.
         *("--partitions", "0"),
         *("--horizon-s", str(_HORIZON_S if settings.lake else 0)),
+        *("--keep-s", str(settings.keep_s)),
         *("--door", settings.door),
     ]
     # Reachable from this host only, so everybody here may try it out.

@@ -24,7 +24,7 @@ PROCESSES = {
     "console": "kafka-timers console, redrive, fire-now",
 }
 
-_READ, _WRITE, _CREATE, _CONFIGS = "Read", "Write", "Create", "DescribeConfigs"
+_READ, _WRITE, _CREATE, _DELETE, _CONFIGS = "Read", "Write", "Create", "Delete", "DescribeConfigs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +82,7 @@ def acls_of(prefix: str, group: str, callbacks: str, door: str = "") -> list[Acl
     allow("oscillator", topics.oscillator, "ticks", _READ, _WRITE, _CONFIGS)
 
     allow("worker", topics.requests, "requests, some sent on, and a barrier at each takeover", _READ, _WRITE, _CONFIGS)
+    allow("worker", topics.requests, "deleting records that nobody needs; with --keep-s 0 there is no need", _DELETE)
     allow("worker", topics.oscillator, "ticks", _READ, _CONFIGS)
     allow("worker", topics.sealed, "seals", _READ, _WRITE, _CONFIGS)
     allow("worker", topics.rejected, "refused requests", _WRITE, _CONFIGS)

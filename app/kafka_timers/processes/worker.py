@@ -65,6 +65,7 @@ from kafka_timers.worker.sender import KafkaSender
 from kafka_timers.worker.shared import Ports
 from kafka_timers.worker.slices import History
 from kafka_timers.worker.stores import StoreFolders
+from kafka_timers.worker.trim import Trimmer
 from kafka_timers.worker.unowned import Unowned
 
 log = logging.getLogger(__name__)
@@ -158,6 +159,8 @@ class Worker:
             ]
             if horizon_s := self._settings.horizon_s:
                 chores.append(watch_lake(cluster, self._settings.topic_prefix, horizon_s, self.metrics.lake_closed))
+            if keep_s := self._settings.keep_s:
+                chores.append(Trimmer(ports, cluster, lambda: self._owners, keep_s).run())
             if not self._settings.no_planner:
                 metrics = PlannerMetrics(self.metrics.registry)
                 planner = SchedulePlanner(self._settings, ports.outlet, ports.gate, metrics, self._clock)

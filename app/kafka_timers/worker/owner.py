@@ -426,6 +426,11 @@ class Owner:
             await alone.count(self._ports, self._follower, start)
 
     @property
+    def restore_from(self) -> int:
+        """The highest `restore_from` that this owner has sealed; 0 before its first seal."""
+        return self._partition.head.done_below
+
+    @property
     def held_alone(self) -> int:
         """The number of timers that would be lost with the store."""
         return self._partition.held_alone

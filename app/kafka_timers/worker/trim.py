@@ -1,0 +1,122 @@
+"""
+Give back what `timer-request` holds for nobody any more.
+
+The owner of a partition deletes records below the lowest of three offsets:
+
+    restore_from    of a seal of its own that is `_SETTLED_S` old: below it nothing waits
+    keep_s          the first record that was appended within so many seconds: for people, and for jobs that read behind
+    landed          what the lake has landed, where there is one
+
+`restore_from` never falls, so what an owner deletes that was fenced meanwhile, nobody else needs either. A reader that
+took it from a seal has had that time to begin.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from aiokafka.errors import InvalidTopicError, KafkaError, PolicyViolationError, TopicAuthorizationFailedError
+
+from kafka_timers.broker.cluster import Cluster
+from kafka_timers.broker.lake_group import landed_offsets
+from kafka_timers.worker.shared import Ports
+
+log = logging.getLogger(__name__)
+
+_SETTLED_S, _EVERY_S, _DAY_S = 3_600.0, 600.0, 86_400.0
+# A short time to keep needs shorter ones.
+_TIMES_IN_KEEP = 4
+# No later attempt is allowed what these refuse.
+_REFUSALS = (TopicAuthorizationFailedError, PolicyViolationError, InvalidTopicError)
+
+
+class _Owner(Protocol):
+    @property
+    def restore_from(self) -> int: ...
+
+
+class Trimmer:
+    """
+    Trims the partitions of a worker.
+
+    Args:
+        owners: returns the owners of now, by partition.
+        keep_s: seconds for which each record is kept at least.
+    """
+
+    def __init__(self, ports: Ports, cluster: Cluster, owners: Callable[[], Mapping[int, _Owner]], keep_s: int) -> None:
+        self._ports = ports
+        self._cluster = cluster
+        self._owners = owners
+        self._keep_s = keep_s
+        self._settled_s = min(_SETTLED_S, keep_s)
+        # By partition: when `restore_from` was sealed, or earlier, and itself.
+        self._sealed: dict[int, deque[tuple[float, int]]] = {}
+        self._told_s = ports.clock.elapsed_s()
+        self._deleted = 0
+
+    async def run(self) -> None:
+        """Trim from time to time. Return if this user may not delete records."""
+        trouble = ""
+        while True:
+            await asyncio.sleep(min(_EVERY_S, self._keep_s / _TIMES_IN_KEEP))
+            try:
+                await self.trim()
+                trouble = ""
+            except _REFUSALS as error:
+                log.info(
+                    "%s keeps what nothing waits in: %s; let this user delete its records, or set retention.ms",
+                    *(self._ports.names.requests, error or type(error).__name__),
+                )
+                return
+            except KafkaError as error:
+                if str(error) != trouble:
+                    trouble = str(error)
+                    log.warning("%s could not be trimmed: %s", self._ports.names.requests, trouble)
+
+    async def trim(self) -> None:
+        """
+        Delete what may be deleted by now.
+
+        Raises:
+            KafkaError: no leader has answered, or one has refused.
+        """
+        if not (settled := self._settled()):
+            return
+        bounds, now_ms = self._ports.bounds, int(self._ports.clock.wall_s() * 1000)
+        settings = self._ports.settings
+        landed = await landed_offsets(self._cluster, settings.topic_prefix, settled)
+        starts = await bounds.starts(settled)
+        for number, restore_from in settled.items():
+            kept_from = await bounds.since(number, now_ms - self._keep_s * 1000)
+            limits = [restore_from, restore_from if kept_from is None else kept_from]
+            if number in landed or settings.horizon_s:
+                # With a horizon there is a lake, and what it has not told of may wait there alone.
+                limits.append(landed.get(number, 0))
+            before, to = starts[number], min(limits)
+            if to > before and number in self._owners():
+                start = await bounds.delete_below(number, to)
+                self._ports.metrics.trimmed.inc(start - before)
+                self._deleted += start - before
+        if self._deleted and self._ports.clock.elapsed_s() - self._told_s > _DAY_S:
+            log.info("%d records of %s that nobody needs were deleted", self._deleted, self._ports.names.requests)
+            self._told_s, self._deleted = self._ports.clock.elapsed_s(), 0
+
+    def _settled(self) -> dict[int, int]:
+        """Return for each owned partition the newest `restore_from` that was sealed long enough ago."""
+        at_s, owners = self._ports.clock.elapsed_s(), self._owners()
+        self._sealed = {number: self._sealed.get(number, deque()) for number in owners}
+        settled: dict[int, int] = {}
+        for number, sealed in self._sealed.items():
+            restore_from = owners[number].restore_from
+            if sealed and restore_from < sealed[-1][1]:
+                # Another takeover, maybe of another log: what was sealed before is no place there.
+                sealed.clear()
+            sealed.append((at_s, restore_from))
+            while len(sealed) > 1 and sealed[1][0] <= at_s - self._settled_s:
+                sealed.popleft()
+            if sealed[0][0] <= at_s - self._settled_s:
+                settled[number] = sealed[0][1]
+        return settled

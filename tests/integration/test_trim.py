@@ -1,0 +1,143 @@
+"""What an owner deletes of `timer-request`, on a real broker."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from brokers import make_topic
+
+from kafka_timers.broker.bounds import LogBounds
+from kafka_timers.broker.cluster import Cluster
+from kafka_timers.broker.connection import Kafka
+from kafka_timers.broker.lake_group import tell_closed
+from kafka_timers.core.wire import Topics
+from kafka_timers.runtime.metrics import WorkerMetrics
+from kafka_timers.settings import WorkerSettings
+from kafka_timers.testing import ManualClock
+from kafka_timers.worker.trim import Trimmer
+
+HOUR_S, DAY_S = 3_600, 86_400
+
+
+class Trimmed:
+    """Two partitions with ten records each, which are appended now; the worker's clock is moved by hand."""
+
+    def __init__(self, kafka: Kafka, prefix: str, cluster: Cluster) -> None:
+        self.kafka, self.prefix, self.cluster = kafka, prefix, cluster
+        self.owners: dict[int, Any] = {}
+        self.clock = ManualClock(0.0)
+        self.bounds = LogBounds(cluster, Topics.of(prefix).requests)
+        self.metrics = WorkerMetrics()
+
+    def trimmer(self, keep_s: int = DAY_S, horizon_s: int = 0) -> Trimmer:
+        ports: Any = SimpleNamespace(
+            settings=WorkerSettings(topic_prefix=self.prefix, horizon_s=horizon_s),
+            names=Topics.of(self.prefix),
+            bounds=self.bounds,
+            clock=self.clock,
+            metrics=self.metrics,
+        )
+        return Trimmer(ports, self.cluster, lambda: self.owners, keep_s)
+
+    async def starts(self) -> list[int]:
+        return list((await self.bounds.starts([0, 1])).values())
+
+
+@pytest.fixture
+async def trimmed(bootstrap: str, prefix: str) -> AsyncIterator[Trimmed]:
+    topic = Topics.of(prefix).requests
+    await make_topic(bootstrap, topic, 2, {"message.timestamp.type": "LogAppendTime"})
+    async with AIOKafkaProducer(bootstrap_servers=bootstrap) as producer:
+        for number in (0, 1):
+            for _ in range(10):
+                last = await producer.send_and_wait(topic, b"v", b"1", partition=number)
+    async with Cluster.open(Kafka(bootstrap)) as cluster:
+        await cluster.look_up([topic])
+        now = Trimmed(Kafka(bootstrap), prefix, cluster)
+        now.clock.set(last.timestamp / 1000)
+        now.owners = {0: SimpleNamespace(restore_from=7), 1: SimpleNamespace(restore_from=10)}
+        yield now
+
+
+async def test_what_lies_below_an_old_seal_goes_once_it_is_as_old_as_it_is_to_be_kept(trimmed: Trimmed) -> None:
+    trimmer = trimmed.trimmer()
+    await trimmer.trim()
+    trimmed.owners[0].restore_from = 9
+    # The seals are old enough, the records are not.
+    await trimmed.clock.advance(HOUR_S)
+    await trimmer.trim()
+    assert await trimmed.starts() == [0, 0]
+    await trimmed.clock.advance(DAY_S)
+    await trimmer.trim()
+    assert await trimmed.starts() == [9, 10]
+    assert trimmed.metrics.registry.get_sample_value("kafka_timers_trimmed_records_total") == 19
+
+
+async def test_a_seal_counts_once_it_is_an_hour_old(trimmed: Trimmed) -> None:
+    trimmer = trimmed.trimmer()
+    await trimmed.clock.advance(DAY_S)
+    await trimmer.trim()
+    await trimmed.clock.advance(HOUR_S - 1)
+    trimmed.owners[0].restore_from = 9
+    await trimmer.trim()
+    assert await trimmed.starts() == [0, 0]
+    await trimmed.clock.advance(1)
+    await trimmer.trim()
+    assert await trimmed.starts() == [7, 10]
+
+
+async def test_nothing_goes_by_what_was_sealed_before_another_takeover(trimmed: Trimmed) -> None:
+    """It may be another log by now, in which the same offsets are other records."""
+    trimmer = trimmed.trimmer()
+    await trimmer.trim()
+    await trimmed.clock.advance(2 * DAY_S)
+    trimmed.owners[0].restore_from = 0
+    del trimmed.owners[1]
+    await trimmer.trim()
+    trimmed.owners[0].restore_from = 7
+    await trimmer.trim()
+    assert await trimmed.starts() == [0, 0]
+    await trimmed.clock.advance(HOUR_S)
+    await trimmer.trim()
+    assert await trimmed.starts() == [7, 0]
+
+
+@pytest.mark.parametrize("horizon_s", [0, 3_600])
+async def test_what_a_lake_has_not_landed_stays(trimmed: Trimmed, horizon_s: int) -> None:
+    trimmer = trimmed.trimmer(horizon_s=horizon_s)
+    if horizon_s:
+        # With a horizon there is a lake, even if it has told nothing yet.
+        await trimmer.trim()
+        await trimmed.clock.advance(2 * DAY_S)
+        await trimmer.trim()
+        assert await trimmed.starts() == [0, 0]
+    await tell_closed(trimmed.kafka, trimmed.prefix, 1_700_000_000, {0: 3, 1: 10})
+    await trimmer.trim()
+    await trimmed.clock.advance(2 * DAY_S)
+    await trimmer.trim()
+    assert await trimmed.starts() == [3, 10]
+
+
+async def test_a_broker_that_lets_nobody_delete_is_told_of_once(
+    trimmed: Trimmed, bootstrap: str, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a topic that is compacted, or a user without the right."""
+    topic = prefix + "compacted-timer-request"
+    await make_topic(bootstrap, topic, 1, {"cleanup.policy": "compact"})
+    async with AIOKafkaProducer(bootstrap_servers=bootstrap) as producer:
+        await producer.send_and_wait(topic, b"v", b"1", partition=0)
+    await trimmed.cluster.look_up([topic])
+    trimmed.prefix, trimmed.bounds = prefix + "compacted-", LogBounds(trimmed.cluster, topic)
+    trimmed.owners = {0: SimpleNamespace(restore_from=1)}
+    await trimmed.clock.advance(DAY_S)
+    trimmer = trimmed.trimmer(keep_s=1)
+    await trimmer.trim()
+    await trimmed.clock.advance(1)
+    with caplog.at_level(logging.INFO):
+        await asyncio.wait_for(trimmer.run(), 60)
+    assert [record.levelname for record in caplog.records] == ["INFO"]
+    assert "keeps what nothing waits in" in caplog.text
