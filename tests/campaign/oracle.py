@@ -216,7 +216,7 @@ def judge(
     for answer in answers:
         answered[answer.asked].add(answer.outcome)
     fired = Counter(callback.request for callback in callbacks)
-    lates_s, before_ms, strange = _lateness(told, callbacks)
+    lates_s, before_ms = _lateness(told, callbacks)
     seeming = [
         ms
         for ms, request, callback in before_ms
@@ -241,7 +241,7 @@ def judge(
         missing=len(missing),
         doubled=sum(count - 1 for count in fired.values()),
         early=len(before_ms) - len(seeming),
-        strange=strange,
+        strange=len(strange_among(callbacks, told)),
         wrong=wrong,
         unanswered=sum(question not in answered for question in told.outcomes),
         overruled=overruled,
@@ -264,26 +264,34 @@ def _is_right(given: set[int], outcome: int, fired: int) -> bool:
     return given == {outcome}
 
 
+def strange_among(callbacks: Iterable[Callback], told: Expected) -> list[Callback]:
+    """Return those of *callbacks* that nobody asked for, or with another key or value."""
+    return [each for each in callbacks if not _is_asked_for(each, told.timers.get(each.request))]
+
+
+def _is_asked_for(callback: Callback, request: Request | None) -> bool:
+    asked = request and (request.future.callBackKey, request.future.callBack)
+    return asked == (callback.key, callback.value)
+
+
 def _lateness(
     told: Expected, callbacks: Iterable[Callback]
-) -> tuple[list[float], list[tuple[int, Request, Callback]], int]:
+) -> tuple[list[float], list[tuple[int, Request, Callback]]]:
     """
-    Return the lateness of the callbacks, ascending, those that came before their moment, with by how many
-    milliseconds, and how many nobody asked for.
+    Return the lateness of the callbacks, ascending, and those that came before their moment, with by how many
+    milliseconds.
     """
     lates_s: list[float] = []
     before: list[tuple[int, Request, Callback]] = []
-    strange = 0
     for callback in callbacks:
         request = told.timers.get(callback.request)
-        if request is None or (request.future.callBackKey, request.future.callBack) != (callback.key, callback.value):
-            strange += 1
+        if request is None or not _is_asked_for(callback, request):
             continue
         if callback.appended_ms < request.asked_ms:
             before.append((request.asked_ms - callback.appended_ms, request, callback))
         lates_s.append((callback.appended_ms - request.due_ms) / 1000)
     lates_s.sort()
-    return lates_s, before, strange
+    return lates_s, before
 
 
 def _silence_s(callbacks: Iterable[Callback], dead: set[str], fault_ms: int, end_ms: int) -> float:

@@ -13,7 +13,7 @@ from campaign import topics
 from campaign.clocks import Clocks
 from campaign.faults import Fault
 from campaign.load import Load
-from campaign.oracle import Callback, Expected, Request, Verdict, expected, judge
+from campaign.oracle import Callback, Expected, Request, Verdict, expected, judge, strange_among
 from campaign.stage import Stage
 from kafka_timers.dev.broker import EmbeddedKafka
 
@@ -23,6 +23,8 @@ __all__ = ["Outcome", "run"]
 _DRAIN_S = 90.0
 # Then a process that repeats something has had the time for it.
 _AFTER_S = 3.0
+# How many strange callbacks to tell.
+_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -158,6 +160,8 @@ def _judged(stage: Stage, told: Expected, callback_topic: str, reply_topic: str,
         time.sleep(_AFTER_S)
         callbacks += callback_reader.more(topics.callback_of)
         answers += reply_reader.more(topics.answer_of)
+    for callback in strange_among(callbacks, told)[:_SHOWN]:
+        print("strange:", callback, "asked for:", told.timers.get(callback.request))
     return judge(told, callbacks, answers, fault_ms, int(time.time() * 1000), _skew(stage))
 
 
