@@ -80,7 +80,8 @@ def part_of(path: str) -> str:
     is_of_the_lake = name.startswith("test_lake") and folder != "unit" and name != "test_lake_starts.py"
     if folder != "spark" and not is_of_the_lake:
         return path
-    return f"{SPARK} beside Kafka" if folder == "integration" else SPARK
+    is_beside_kafka = folder == "integration" and name != "test_lake_promoted.py"  # so both take as long
+    return f"{SPARK} beside Kafka" if is_beside_kafka else SPARK
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -274,9 +274,7 @@ def _is_asked_for(callback: Callback, request: Request | None) -> bool:
     return asked == (callback.key, callback.value)
 
 
-def _lateness(
-    told: Expected, callbacks: Iterable[Callback]
-) -> tuple[list[float], list[tuple[int, Request, Callback]]]:
+def _lateness(told: Expected, callbacks: Iterable[Callback]) -> tuple[list[float], list[tuple[int, Request, Callback]]]:
     """
     Return the lateness of the callbacks, ascending, and those that came before their moment, with by how many
     milliseconds.

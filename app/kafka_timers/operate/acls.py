@@ -94,7 +94,7 @@ def acls_of(prefix: str, group: str, callbacks: str, door: str = "") -> list[Acl
         allow("worker", name, "callbacks", _WRITE, _CONFIGS, is_prefix=is_prefix)
     allow("worker", group, "membership of the workers' group", _READ, of="group")
     allow("worker", f"{instance_name(prefix)}.", "transactions", _WRITE, of="transactional-id", is_prefix=True)
-    # Used only with a horizon.
+    # Nothing is trimmed that the lake has not landed.
     allow("worker", lake_group(prefix), "progress of the lake", "Describe", of="group")
     # Used only where partitions were added to timer-request.
     allow("worker", added_group(group), "requests in added partitions", _READ, of="group")

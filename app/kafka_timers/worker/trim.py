@@ -17,7 +17,12 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from aiokafka.errors import InvalidTopicError, KafkaError, PolicyViolationError, TopicAuthorizationFailedError
+from aiokafka.errors import (
+    IncompatibleBrokerVersion,
+    KafkaError,
+    PolicyViolationError,
+    TopicAuthorizationFailedError,
+)
 
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.lake_group import landed_offsets
@@ -29,7 +34,7 @@ _SETTLED_S, _EVERY_S, _DAY_S = 3_600.0, 600.0, 86_400.0
 # A short time to keep needs shorter ones.
 _TIMES_IN_KEEP = 4
 # No later attempt is allowed what these refuse.
-_REFUSALS = (TopicAuthorizationFailedError, PolicyViolationError, InvalidTopicError)
+_REFUSALS = (TopicAuthorizationFailedError, PolicyViolationError, IncompatibleBrokerVersion)
 
 
 class _Owner(Protocol):
