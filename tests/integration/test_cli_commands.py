@@ -520,6 +520,8 @@ async def test_status_shows_the_figures_of_the_seals(bootstrap: str, where: list
         "ticked_by": None,
         "blocked_s": 0,
         "unread_s": 0,
+        "log_records": 0,
+        "held_since_s": None,
         "partition": 1,
         "second": second,
         "pending": 7,
@@ -540,6 +542,7 @@ async def test_status_shows_the_figures_of_the_seals(bootstrap: str, where: list
     screen, _, wrong = output.rpartition("\n\n")
     assert max(map(len, screen.splitlines())) <= 80
     assert "firing        0 a second; 7 wait" in screen
+    assert "request log   0 records\n" in screen
     assert wrong.startswith("2 wrong:\n  - no tick yet, and without ticks nothing fires: start kafka-timers oscillator")
 
 

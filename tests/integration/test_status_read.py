@@ -2,9 +2,11 @@
 
 import pytest
 from aiokafka import AIOKafkaProducer
+from brokers import delete_records
 
 from kafka_timers.broker import topics
 from kafka_timers.broker.connection import Kafka
+from kafka_timers.cli.render import status_lines
 from kafka_timers.core.wire import Sealed, Topics
 from kafka_timers.operate.health import problems_of
 from kafka_timers.operate.status import read_status
@@ -31,3 +33,19 @@ async def test_requests_that_were_there_and_not_read_for_a_second_are_told(boots
         unread = await producer.send_and_wait(names.requests, b"unread", b"1", partition=0)
         age_s = pytest.approx(second + 6 - unread.timestamp / 1000, abs=0.01)
         assert await status_at(second + 6, fence=1) == (age_s, True)
+
+
+async def test_what_the_request_log_keeps_and_of_when_that_may_be_needed_is_told(bootstrap: str, prefix: str) -> None:
+    kafka, names, clock = Kafka(bootstrap), Topics.of(prefix), ManualClock(1_900_000_000)
+    await topics.create(kafka, prefix, 1)
+    async with AIOKafkaProducer(bootstrap_servers=bootstrap) as producer:
+        for _ in range(3):
+            last = await producer.send_and_wait(names.requests, b"v", b"1", partition=0)
+        [row] = (await read_status(kafka, prefix, prefix + "workers", clock)).partitions
+        assert row.log_records == 3
+        seal = Sealed(first_ms=1_000, end_ms=2_000, fence=3, restore_from=2, partitions=1)
+        await producer.send_and_wait(names.sealed, seal.SerializeToString(), b"0", partition=0)
+    await delete_records(bootstrap, names.requests, 0, 1)
+    status = await read_status(kafka, prefix, prefix + "workers", clock)
+    assert [(row.log_records, row.held_since_s) for row in status.partitions] == [(2, last.timestamp / 1000)]
+    assert any(line.startswith("request log   2 records; needed from 20") for line in status_lines(status))

@@ -85,6 +85,7 @@ def status_lines(status: ServiceStatus) -> list[str]:
         f"sealed        {_sealed([row.second for row in rows])}",
         f"firing        {rate:,.0f} a second; {sum(row.pending or 0 for row in rows):,} wait",
         f"last tick     {f'{min(ages_s):.1f} s ago{by}' if ages_s else 'none'}",
+        f"request log   {_kept(rows)}",
         *(
             f"{'' if number else 'workers':14}{worker.url} on {worker.host}: partitions "
             f"{', '.join(map(str, worker.partitions)) or 'none'}"
@@ -98,6 +99,13 @@ def status_lines(status: ServiceStatus) -> list[str]:
         ),
     ]
     return [printable(line.encode()) for line in lines]
+
+
+def _kept(rows: Sequence[PartitionStatus]) -> str:
+    records = sum(row.log_records or 0 for row in rows)
+    since_s = min((row.held_since_s for row in rows if row.held_since_s is not None), default=None)
+    needed = "" if since_s is None else f"; needed from {_utc(int(since_s), '%Y-%m-%d %H:%M:%S')} UTC on"
+    return f"{records:,} records{needed}"
 
 
 def _planners(planners: Planners) -> str:

@@ -41,6 +41,10 @@ class PartitionStatus:
     """Age in seconds of the first request accepted before the last sealed second and not read for it; 0 if none."""
     fired_per_s: float | None = None
     """Callbacks per second in the last ten seconds of the seals that were read."""
+    log_records: int | None = None
+    """Number of offsets that `timer-request` keeps."""
+    held_since_s: float | None = None
+    """UNIX time of the append of the first request that may still be needed; none before it is. None without one."""
     is_other_log: bool = False
     """True if its seals are of another topic than the `timer-request` that is there."""
     held_alone: int = 0

@@ -61,6 +61,8 @@ class _Seen(NamedTuple):
     ticked_by: str | None
     blocked_s: float
     unread_s: float
+    log_records: int
+    held_since_s: float | None
     is_other_log: bool
     missing: tuple[int, int] | None
 
@@ -88,14 +90,24 @@ class _Reading:
         tail, tick, blocked_s = await asyncio.gather(*asked)
         requests = self._topics.requests
         log = TopicLog(self._cluster, requests, _LIMIT_S)
-        start = (await log.bounds.starts([number]))[number]
-        unread_s = await self._unread_s(number, latest(tail.seals), start)
-        is_other = not await tail.is_of(log, number)
-        missing = _missing(tail.seals, start)
-        if tick is None:
-            return _Seen(tail.seals, None, None, blocked_s, unread_s, is_other, missing)
-        name = (dict(tick.headers).get(OSCILLATOR_HEADER) or b"").decode(errors="replace") or None
-        return _Seen(tail.seals, self._age_s(tick), name, blocked_s, unread_s, is_other, missing)
+        start, end = (await log.bounds.starts([number]))[number], await log.bounds.watermark(number)
+        seal, name = latest(tail.seals), None
+        unread_s = await self._unread_s(number, seal, start)
+        held_from = max(seal.restore_from if seal else 0, start)
+        held = await self._record(requests, number, held_from, is_committed=True) if held_from < end else None
+        if tick is not None:
+            name = (dict(tick.headers).get(OSCILLATOR_HEADER) or b"").decode(errors="replace") or None
+        return _Seen(
+            seals=tail.seals,
+            tick_age_s=None if tick is None else self._age_s(tick),
+            ticked_by=name,
+            blocked_s=blocked_s,
+            unread_s=unread_s,
+            log_records=end - start,
+            held_since_s=held.timestamp / 1000 if held else None,
+            is_other_log=not await tail.is_of(log, number),
+            missing=_missing(tail.seals, start),
+        )
 
     async def _tick(self, number: int) -> Record | None:
         last = await LogBounds(self._cluster, self._topics.oscillator, _LIMIT_S).watermark(number) - 1
