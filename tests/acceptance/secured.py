@@ -47,6 +47,7 @@ _OPERATIONS = {
     "Read": AclOperation.READ,
     "Write": AclOperation.WRITE,
     "Create": AclOperation.CREATE,
+    "Delete": AclOperation.DELETE,
     "Describe": AclOperation.DESCRIBE,
     "DescribeConfigs": AclOperation.DESCRIBE_CONFIGS,
 }

@@ -312,8 +312,8 @@ NEEDED = [
 
 async def works(service: SecuredService) -> bool:
     """
-    Tell whether timers fire, a cancel is answered, an impossible request is rejected, and the worker shows the progress
-    of a lake, each within some seconds.
+    Tell whether timers fire, a cancel is answered, an impossible request is rejected, the worker shows the progress of
+    a lake, and the request log is trimmed, each within some seconds.
 
     The second timer fires by a worker that took over from the first one's seals.
     """
@@ -332,9 +332,15 @@ async def works(service: SecuredService) -> bool:
     except AssertionError:
         return False
     await worker.child.stop(LIMIT_S)
-    await service.start("worker")
+    worker = await service.start("worker", "--keep-s", "1", "--seal-every-s", "1")
     await service.request(int(time.time()), Future(callBackTopic=service.callbacks, callBack=b"v"), 1)
-    return len(await service.read(service.callbacks, 2, limit_s=12)) == 2
+    if len(await service.read(service.callbacks, 2, limit_s=12)) != 2:
+        return False
+    try:
+        await worker.until("/metrics", lambda *_: worker.metric("kafka_timers_trimmed_records_total") > 0, 12)
+    except AssertionError:
+        return False
+    return True
 
 
 @pytest.mark.chaos
