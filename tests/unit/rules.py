@@ -39,6 +39,10 @@ class Rule:
     needs_lake: bool = False
 
 
+def _by_its_due(is_over: Callable[[Version, int], bool]) -> Callable[[Version, int], bool]:
+    return lambda version, appended_ms: is_over(version if version.far else version._replace(since_ms=0), appended_ms)
+
+
 # --- classes in front of Partition -----------------------------------------------------------------------------------
 
 
@@ -478,6 +482,10 @@ CONDITION_RULES: dict[str, Rule] = {
     ),
     "the one that is meant": Rule(
         "IF_PENDING means the request that it names", patches=[(decisions, "_holds", _any_is_meant)]
+    ),
+    "an hour after its cancel": Rule(
+        "a cancelled id is known for an hour after its cancel, and no longer",
+        patches=[(Version, "is_over", _by_its_due)],
     ),
     "forgotten is known": Rule(
         "of an id of which nobody can tell more, it is known that there is one",
