@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer
-from brokers import make_topic
+from brokers import administering, make_topic
 
-from kafka_timers.broker.bounds import LogBounds
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.lake_group import tell_closed
+from kafka_timers.broker.reading import TopicLog
 from kafka_timers.core.wire import Topics
 from kafka_timers.runtime.metrics import WorkerMetrics
 from kafka_timers.settings import WorkerSettings
@@ -30,21 +30,27 @@ class Trimmed:
         self.kafka, self.prefix, self.cluster = kafka, prefix, cluster
         self.owners: dict[int, Any] = {}
         self.clock = ManualClock(0.0)
-        self.bounds = LogBounds(cluster, Topics.of(prefix).requests)
+        self.log = TopicLog(cluster, Topics.of(prefix).requests)
         self.metrics = WorkerMetrics()
 
     def trimmer(self, keep_s: int = DAY_S, horizon_s: int = 0) -> Trimmer:
         ports: Any = SimpleNamespace(
             settings=WorkerSettings(topic_prefix=self.prefix, horizon_s=horizon_s),
             names=Topics.of(self.prefix),
-            bounds=self.bounds,
+            bounds=self.log.bounds,
+            log=self.log,
             clock=self.clock,
             metrics=self.metrics,
         )
         return Trimmer(ports, self.cluster, lambda: self.owners, keep_s)
 
+    def seal(self, number: int, restore_from: int) -> None:
+        """Have the owner of a partition seal that nothing waits below an offset; 0 is a takeover."""
+        sealed = (self.log.bounds.log_id, restore_from) if restore_from else None
+        self.owners[number] = SimpleNamespace(sealed=sealed)
+
     async def starts(self) -> list[int]:
-        return list((await self.bounds.starts([0, 1])).values())
+        return list((await self.log.bounds.starts([0, 1])).values())
 
 
 @pytest.fixture
@@ -59,14 +65,15 @@ async def trimmed(bootstrap: str, prefix: str) -> AsyncIterator[Trimmed]:
         await cluster.look_up([topic])
         now = Trimmed(Kafka(bootstrap), prefix, cluster)
         now.clock.set(last.timestamp / 1000)
-        now.owners = {0: SimpleNamespace(restore_from=7), 1: SimpleNamespace(restore_from=10)}
+        now.seal(0, 7)
+        now.seal(1, 10)
         yield now
 
 
 async def test_what_lies_below_an_old_seal_goes_once_it_is_as_old_as_it_is_to_be_kept(trimmed: Trimmed) -> None:
     trimmer = trimmed.trimmer()
     await trimmer.trim()
-    trimmed.owners[0].restore_from = 9
+    trimmed.seal(0, 9)
     # The seals are old enough, the records are not.
     await trimmed.clock.advance(HOUR_S)
     await trimmer.trim()
@@ -82,7 +89,7 @@ async def test_a_seal_counts_once_it_is_an_hour_old(trimmed: Trimmed) -> None:
     await trimmed.clock.advance(DAY_S)
     await trimmer.trim()
     await trimmed.clock.advance(HOUR_S - 1)
-    trimmed.owners[0].restore_from = 9
+    trimmed.seal(0, 9)
     await trimmer.trim()
     assert await trimmed.starts() == [0, 0]
     await trimmed.clock.advance(1)
@@ -95,15 +102,31 @@ async def test_nothing_goes_by_what_was_sealed_before_another_takeover(trimmed: 
     trimmer = trimmed.trimmer()
     await trimmer.trim()
     await trimmed.clock.advance(2 * DAY_S)
-    trimmed.owners[0].restore_from = 0
+    trimmed.seal(0, 0)
     del trimmed.owners[1]
     await trimmer.trim()
-    trimmed.owners[0].restore_from = 7
+    trimmed.seal(0, 7)
     await trimmer.trim()
     assert await trimmed.starts() == [0, 0]
     await trimmed.clock.advance(HOUR_S)
     await trimmer.trim()
     assert await trimmed.starts() == [7, 0]
+
+
+async def test_nothing_goes_of_a_log_that_was_made_anew(trimmed: Trimmed, bootstrap: str) -> None:
+    """As where somebody restores it: old requests that wait, under other offsets."""
+    trimmer, topic = trimmed.trimmer(), trimmed.log.topic
+    await trimmer.trim()
+    async with administering(bootstrap) as admin:
+        await admin.delete_topics([topic])
+    await make_topic(bootstrap, topic, 2)
+    async with AIOKafkaProducer(bootstrap_servers=bootstrap) as producer:
+        for number in (0, 1):
+            for _ in range(10):
+                await producer.send_and_wait(topic, b"v", b"1", partition=number)
+    await trimmed.clock.advance(2 * DAY_S)
+    await trimmer.trim()
+    assert await trimmed.starts() == [0, 0]
 
 
 @pytest.mark.parametrize("horizon_s", [0, 3_600])
@@ -131,8 +154,9 @@ async def test_a_broker_that_lets_nobody_delete_is_told_of_once(
     async with AIOKafkaProducer(bootstrap_servers=bootstrap) as producer:
         await producer.send_and_wait(topic, b"v", b"1", partition=0)
     await trimmed.cluster.look_up([topic])
-    trimmed.prefix, trimmed.bounds = prefix + "compacted-", LogBounds(trimmed.cluster, topic)
-    trimmed.owners = {0: SimpleNamespace(restore_from=1)}
+    trimmed.prefix, trimmed.log = prefix + "compacted-", TopicLog(trimmed.cluster, topic)
+    del trimmed.owners[1]
+    trimmed.seal(0, 1)
     await trimmed.clock.advance(DAY_S)
     trimmer = trimmed.trimmer(keep_s=1)
     await trimmer.trim()

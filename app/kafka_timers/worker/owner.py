@@ -426,9 +426,10 @@ class Owner:
             await alone.count(self._ports, self._follower, start)
 
     @property
-    def restore_from(self) -> int:
-        """The highest `restore_from` that this owner has sealed; 0 before its first seal."""
-        return self._partition.head.done_below
+    def sealed(self) -> tuple[bytes, int] | None:
+        """The log, as in `Head`, and the highest `restore_from` that this owner has sealed of it; None if none."""
+        head = self._partition.head
+        return (head.log, head.done_below) if self._serving and head.done_below else None
 
     @property
     def held_alone(self) -> int:

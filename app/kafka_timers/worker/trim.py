@@ -39,7 +39,7 @@ _REFUSALS = (TopicAuthorizationFailedError, PolicyViolationError, IncompatibleBr
 
 class _Owner(Protocol):
     @property
-    def restore_from(self) -> int: ...
+    def sealed(self) -> tuple[bytes, int] | None: ...
 
 
 class Trimmer:
@@ -57,8 +57,8 @@ class Trimmer:
         self._owners = owners
         self._keep_s = keep_s
         self._settled_s = min(_SETTLED_S, keep_s)
-        # By partition: when `restore_from` was sealed, or earlier, and itself.
-        self._sealed: dict[int, deque[tuple[float, int]]] = {}
+        # By partition: its log, and when each `restore_from` was sealed, or earlier.
+        self._sealed: dict[int, tuple[bytes, deque[tuple[float, int]]]] = {}
         self._told_s = ports.clock.elapsed_s()
         self._deleted = 0
 
@@ -93,6 +93,8 @@ class Trimmer:
         bounds, now_ms = self._ports.bounds, int(self._ports.clock.wall_s() * 1000)
         settings = self._ports.settings
         landed = await landed_offsets(self._cluster, settings.topic_prefix, settled)
+        # Whether this is the log that was sealed is to be judged by what brokers say now.
+        await bounds.refresh()
         starts = await bounds.starts(settled)
         for number, restore_from in settled.items():
             kept_from = await bounds.since(number, now_ms - self._keep_s * 1000)
@@ -101,7 +103,8 @@ class Trimmer:
                 # With a horizon there is a lake, and what it has not told of may wait there alone.
                 limits.append(landed.get(number, 0))
             before, to = starts[number], min(limits)
-            if to > before and number in self._owners():
+            log_id, _ = self._sealed[number]
+            if to > before and number in self._owners() and not await self._ports.log.is_other(number, log_id):
                 start = await bounds.delete_below(number, to)
                 self._ports.metrics.trimmed.inc(start - before)
                 self._deleted += start - before
@@ -111,17 +114,20 @@ class Trimmer:
 
     def _settled(self) -> dict[int, int]:
         """Return for each owned partition the newest `restore_from` that was sealed long enough ago."""
-        at_s, owners = self._ports.clock.elapsed_s(), self._owners()
-        self._sealed = {number: self._sealed.get(number, deque()) for number in owners}
-        settled: dict[int, int] = {}
-        for number, sealed in self._sealed.items():
-            restore_from = owners[number].restore_from
-            if sealed and restore_from < sealed[-1][1]:
-                # Another takeover, maybe of another log: what was sealed before is no place there.
-                sealed.clear()
+        at_s, known, settled = self._ports.clock.elapsed_s(), self._sealed, dict[int, int]()
+        self._sealed = {}
+        for number, owner in self._owners().items():
+            if not (told := owner.sealed):
+                continue
+            log_id, restore_from = told
+            before, sealed = known.get(number, (log_id, deque()))
+            if before != log_id or (sealed and restore_from < sealed[-1][1]):
+                # After another takeover the log may be another one: what was sealed before is no place there.
+                sealed = deque()
             sealed.append((at_s, restore_from))
             while len(sealed) > 1 and sealed[1][0] <= at_s - self._settled_s:
                 sealed.popleft()
+            self._sealed[number] = log_id, sealed
             if sealed[0][0] <= at_s - self._settled_s:
                 settled[number] = sealed[0][1]
         return settled
