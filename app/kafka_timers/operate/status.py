@@ -94,7 +94,7 @@ class _Reading:
         seal, name = latest(tail.seals), None
         unread_s = await self._unread_s(number, seal, start)
         held_from = max(seal.restore_from if seal else 0, start)
-        held = await self._record(requests, number, held_from, is_committed=True) if held_from < end else None
+        held = await self._record(requests, number, held_from) if held_from < end else None
         if tick is not None:
             name = (dict(tick.headers).get(OSCILLATOR_HEADER) or b"").decode(errors="replace") or None
         return _Seen(
