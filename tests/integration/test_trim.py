@@ -97,12 +97,13 @@ async def test_a_seal_counts_once_it_is_an_hour_old(trimmed: Trimmed) -> None:
     assert await trimmed.starts() == [7, 10]
 
 
-async def test_nothing_goes_by_what_was_sealed_before_another_takeover(trimmed: Trimmed) -> None:
-    """It may be another log by now, in which the same offsets are other records."""
+@pytest.mark.parametrize("sealed_next", [0, 3])
+async def test_nothing_goes_by_what_was_sealed_before_another_takeover(trimmed: Trimmed, sealed_next: int) -> None:
+    """It may be another log by now, in which the same offsets are other records; and a seal may have come already."""
     trimmer = trimmed.trimmer()
     await trimmer.trim()
     await trimmed.clock.advance(2 * DAY_S)
-    trimmed.seal(0, 0)
+    trimmed.seal(0, sealed_next)
     del trimmed.owners[1]
     await trimmer.trim()
     trimmed.seal(0, 7)
