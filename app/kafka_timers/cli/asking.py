@@ -98,7 +98,8 @@ def send(kafka: Kafka, topic_prefix: str, as_json: bool, if_absent: bool, **give
 
     With --if-absent, you get a timer only if its id is not known: no timer of
     the id is pending, and the second of its last timer, or its cancel, was more
-    than an hour ago. So you can repeat the command if you are not sure that it worked.
+    than an hour ago. So you can repeat the command if you are not sure that it
+    worked.
 
     \b
     Exit codes:

@@ -15,7 +15,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Never, Protocol
 
 from aiokafka.errors import (
     IncompatibleBrokerVersion,
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 _SETTLED_S, _EVERY_S, _DAY_S = 3_600.0, 600.0, 86_400.0
 # A short time to keep needs shorter ones.
 _TIMES_IN_KEEP = 4
-# No later attempt is allowed what these refuse.
+# As a service is set up that is well without.
 _REFUSALS = (TopicAuthorizationFailedError, PolicyViolationError, IncompatibleBrokerVersion)
 
 
@@ -62,24 +62,26 @@ class Trimmer:
         self._told_s = ports.clock.elapsed_s()
         self._deleted = 0
 
-    async def run(self) -> None:
-        """Trim from time to time. Return if this user may not delete records."""
+    async def run(self) -> Never:
+        """Trim from time to time. Each new reason why that cannot be done is logged once."""
         trouble = ""
         while True:
             await asyncio.sleep(min(_EVERY_S, self._keep_s / _TIMES_IN_KEEP))
             try:
                 await self.trim()
                 trouble = ""
-            except _REFUSALS as error:
-                log.info(
-                    "%s keeps what nothing waits in: %s; let this user delete its records, or set retention.ms",
-                    *(self._ports.names.requests, error or type(error).__name__),
-                )
-                return
             except KafkaError as error:
-                if str(error) != trouble:
-                    trouble = str(error)
-                    log.warning("%s could not be trimmed: %s", self._ports.names.requests, trouble)
+                why = str(error) or type(error).__name__
+                if why == trouble:
+                    continue
+                trouble, topic = why, self._ports.names.requests
+                if isinstance(error, _REFUSALS):
+                    log.info(
+                        "%s keeps what nothing waits in: %s; let this user delete its records, or set retention.ms",
+                        *(topic, trouble),
+                    )
+                else:
+                    log.warning("%s could not be trimmed: %s", topic, trouble)
 
     async def trim(self) -> None:
         """
