@@ -416,13 +416,13 @@ def check_at_least_once(wishes: Mapping[int, Wish], seals: Iterable[Sealed], cal
 
 
 def _followed_in_time(wishes: Mapping[int, Wish]) -> set[int]:
-    """Return the offsets of the requests whose next record of their id was appended before their second."""
+    """Return the offsets of the requests that a record behind them was appended in time to withdraw."""
     followed: set[int] = set()
     last: dict[bytes, int] = {}
     for offset, wish in wishes.items():
         if not wish.timer_id or wish.is_refused or wish.original:
             continue
-        before = last.pop(wish.timer_id, None)
+        before = last.get(wish.timer_id)
         if before is not None and wishes[before].is_in_time(wish):
             followed.add(before)
         if not wish.is_cancel:

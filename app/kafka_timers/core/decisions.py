@@ -9,6 +9,7 @@ request of the id before it, its version. `Partition.effect` decides whether it 
     it was cancelled                CANCELLED again     UNKNOWN, and it stands
     it waits                        CANCELLED           MOVED: it takes its place
     it fires, or has fired          TOO_LATE            TOO_LATE, and it stands too
+    it has fired an hour before     UNKNOWN             UNKNOWN, and it stands too
     one or the other, long ago      not answered again  not answered again, and it stands
 
     IF_ABSENT                       none is known, its hour is over, or it is the one named and it is due:
@@ -86,7 +87,7 @@ def _decide(record: TimerRecord, known: Known, partition: Partition, out: Decide
         if effect is Effect.UNDECIDED:
             out.undecided_at = record.offset
             return False
-    outcome = _outcome_of(record, before, effect)
+    outcome = _outcome_of(record, before, effect, partition)
     if record.first and _is_taken_back(record, known, partition):
         _ignore(record, before, effect, partition, out)
         return True
@@ -117,13 +118,19 @@ def _decide(record: TimerRecord, known: Known, partition: Partition, out: Decide
     return True
 
 
-def _outcome_of(record: TimerRecord, before: Version | None, effect: Effect | None) -> Reply.Outcome:
+def _outcome_of(
+    record: TimerRecord, before: Version | None, effect: Effect | None, partition: Partition
+) -> Reply.Outcome:
     is_cancel = record.due_ms is None
-    if before is not None and before.cancelled:
+    if before is None:
+        return Reply.UNKNOWN
+    if before.cancelled:
         return Reply.CANCELLED if is_cancel and before.due_ms and not before.unsure else Reply.UNKNOWN
     if effect is Effect.WITHDRAWS:
         return Reply.CANCELLED if is_cancel else Reply.MOVED
-    return Reply.TOO_LATE if effect is Effect.TOO_LATE else Reply.UNKNOWN
+    # Whether an ignored request stood, nobody can tell when its hour is over: the seals name it no more.
+    is_forgotten = before.is_over(record.appended_ms) and partition.is_done(before)
+    return Reply.TOO_LATE if effect is Effect.TOO_LATE and not is_forgotten else Reply.UNKNOWN
 
 
 def _withdraw(record: TimerRecord, before: Version, partition: Partition, out: Decided) -> None:
