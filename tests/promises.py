@@ -272,9 +272,6 @@ class Audit:
             true = {Reply.UNKNOWN}
         elif before.withdrawn_by is not None:
             true = {Reply.CANCELLED, Reply.UNKNOWN} if wish.is_cancel else {Reply.UNKNOWN}
-            if wish.timer_id in self._came_back_behind:
-                # An owner that begins at the copy knows no other request of the id.
-                true.add(Reply.TOO_LATE)
         elif withdraws:
             true = {Reply.CANCELLED if wish.is_cancel else Reply.MOVED}
             before.withdrawn_by = offset
@@ -283,6 +280,9 @@ class Audit:
             true = {Reply.TOO_LATE, Reply.UNKNOWN} if was_doubtful else {Reply.TOO_LATE}
         if self.terms.is_forgetful:
             true.add(Reply.UNKNOWN)
+        if wish.timer_id in self._came_back_behind and not (wish.condition or is_known):
+            # An owner that begins at the copy knows no other request of the id.
+            true.add(Reply.TOO_LATE)
         self.true[offset] = true
         return True
 
