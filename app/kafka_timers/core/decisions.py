@@ -129,7 +129,8 @@ def _outcome_of(
     if effect is Effect.WITHDRAWS:
         return Reply.CANCELLED if is_cancel else Reply.MOVED
     # Whether an ignored request stood, nobody can tell when its hour is over: the seals name it no more.
-    is_forgotten = before.is_over(record.appended_ms) and partition.is_done(before)
+    is_held = not before.far and not partition.is_done(before)
+    is_forgotten = not is_held and before.is_over(record.appended_ms)
     return Reply.TOO_LATE if effect is Effect.TOO_LATE and not is_forgotten else Reply.UNKNOWN
 
 
