@@ -296,13 +296,15 @@ async def test_ids_are_known_for_an_hour_after_the_second_of_their_timer() -> No
     await timers.client.at(110, topic="reminders", timer_id="fires")
     await timers.client.at(110, topic="reminders", timer_id="cancelled")
     await timers.client.cancel("cancelled")
-    clock.set(3_710)
+    clock.set(3_709)
     assert (await timers.client.cancel("cancelled")).outcome is Outcome.CANCELLED
     assert (await timers.client.cancel("fires")).outcome is Outcome.TOO_LATE
+    clock.set(3_710)
+    assert (await timers.client.cancel("fires")).outcome is Outcome.UNKNOWN
     clock.set(3_781)
     assert (await timers.client.cancel("cancelled")).outcome is Outcome.UNKNOWN
     assert (await timers.client.cancel("fires")).outcome is Outcome.UNKNOWN
-    await timers.client.at(40, topic="reminders", timer_id="late")
+    await timers.client.at(3_700, topic="reminders", timer_id="late")
     clock.set(3_782)
     assert (await timers.client.cancel("late")).outcome is Outcome.TOO_LATE
     await timers.client.at(10_000, topic="reminders", timer_id="far")
