@@ -9,6 +9,7 @@ import struct
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 import xxhash
@@ -137,6 +138,8 @@ class Audit:
     _came_back: set[int] = field(default_factory=set)
     # Ids of far requests that came back when another request of their id stood already.
     _came_back_behind: set[bytes] = field(default_factory=set)
+    # By the begin of a sweep, the requests that it repeats.
+    repeated: Mapping[int, Collection[int]] = field(default_factory=dict)
     # When the last cancel of each id was appended at first.
     _cancelled_ms: dict[bytes, int] = field(default_factory=dict)
 
@@ -203,9 +206,16 @@ class Audit:
         if (said, withdrawn) != (meant, gone_by):
             said, meant = (*said, *withdrawn), (*meant, *gone_by)
             raise PromiseError(f"P8: seal {index} says {said}, requests say {meant}: {sorted(keys)}")
-        left = [each.at for each in self._waiting.values() if each.withdrawn_by is None]
+        left = [self._lies_at(each.at, seal) for each in self._waiting.values() if each.withdrawn_by is None]
         if left and min(left) < seal.restore_from:
             raise PromiseError(f"P8: #{min(left)} waits below restore_from {seal.restore_from} of {seal.end_ms}")
+
+    def _lies_at(self, offset: int, seal: Sealed) -> int:
+        """Return an offset from which on the log must be read to find a request that waits, by the sweep of *seal*."""
+        for swept in seal.swept[-1:]:
+            if offset < swept.below and offset in self.repeated.get(swept.begun, ()):
+                return swept.since
+        return offset
 
     # --- one record --------------------------------------------------------------------------------------------------
 
@@ -310,6 +320,7 @@ def check(
     callbacks: Sequence[Callback],
     replies: Iterable[tuple[int, int]],
     terms: Terms,
+    repeated: Mapping[int, Collection[int]] = MappingProxyType({}),
 ) -> Audit:
     """
     Check the promises about a partition in which everything that was asked for is sealed.
@@ -320,6 +331,7 @@ def check(
         callbacks: in their order; rejects among them.
         replies: the offset of each record that was answered, and the outcome that was told.
         terms: of the history.
+        repeated: by the begin of a sweep, the requests that it repeats.
 
     Raises:
         PromiseError: one does not hold.
@@ -329,7 +341,7 @@ def check(
     for offset, times in visible.items():
         if times > 1:
             raise PromiseError(f"P2: #{offset} is visible {times} times")
-    audit = Audit(wishes, terms)
+    audit = Audit(wishes, terms, repeated=repeated)
     audit.follow(seals, rejected)
     check_callbacks(wishes, callbacks, audit.requests)
     for offset, request in audit.requests.items():
@@ -348,8 +360,11 @@ def check(
         if offset in audit.ignored:
             raise PromiseError(f"P5: #{offset} fired, though its condition does not hold")
     check_answers(wishes, replies, audit.true)
-    if seals and seals[-1].pending:
-        raise PromiseError(f"P8: the last seal says that {seals[-1].pending} wait, and none does")
+    last = seals[-1] if seals else Sealed()
+    if last.pending:
+        raise PromiseError(f"P8: the last seal says that {last.pending} wait, and none does")
+    if last.restore_from < last.fence and not any(wish.timer_id for wish in wishes.values()):
+        raise PromiseError(f"P8: the log must be read from {last.restore_from} on, though nothing waits")
     return audit
 
 

@@ -13,10 +13,11 @@ from typing import Any, Self
 
 from kafka_timers.core import accepting, decisions, hour, ignored, partition, reconcile, takeover, tick_clock
 from kafka_timers.core.backlog import Tally
-from kafka_timers.core.changes import Changes, Head, Scan
+from kafka_timers.core.changes import Changes, Head, Scan, Swept
 from kafka_timers.core.contents import Contents
 from kafka_timers.core.keys import Copied, copied_in, first_key, late_key, parts_of
 from kafka_timers.core.partition import Partition
+from kafka_timers.core.sweep import Sweep
 from kafka_timers.core.versions import Decided, Effect, Original, TimerRecord, Version
 from kafka_timers.core.wire import Condition, Sealed, is_complete, is_far
 
@@ -233,7 +234,57 @@ class _DoneByTheOriginal(_Without):
         return None if done else key
 
 
+class _SweptWithinTheOneBefore(Partition):
+    def sweep(self, begun_us: int, below: int) -> Sweep | None:
+        before = self.head
+        self.head = replace(before, sweeps=before.sweeps[1:])
+        made = super().sweep(begun_us, below)
+        self.head = before
+        return made
+
+
+class _SweptTwiceAtOnce(Partition):
+    def sweep(self, begun_us: int, below: int) -> Sweep | None:
+        before, self.swept = self.swept, None
+        made = super().sweep(begun_us, below)
+        self.swept = before
+        return made
+
+
+class _SweptBeforeTheScan(Partition):
+    def sweep(self, begun_us: int, below: int) -> Sweep | None:
+        made = super().sweep(begun_us, below)
+        return made and Sweep(begun_us, below, self.position, self.sealed_ms)
+
+
 # --- functions in the place of others --------------------------------------------------------------------------------
+
+
+def _mapped_alone(_: Any) -> Any:
+    def sweep(self: Any, below: int, to: int) -> None:
+        self._below, self._to = below, to
+
+    return sweep
+
+
+def _last_told(tell: Any) -> Any:
+    return lambda sweeps, seal: tell(sweeps[-1:], seal)
+
+
+def _taken(low: int | None, high: int | None) -> Any:
+    """Return the patch that has offsets from *low* on taken, and those up to *high*; None as shipped."""
+
+    def to_take(head: Head) -> list[tuple[Swept, range]]:
+        shipped: list[tuple[Swept, range]] = _TO_TAKE.fget(head)  # type: ignore[attr-defined]
+        return [
+            (swept, range(each.start if low is None else low, each.stop if high is None else high))
+            for swept, each in shipped
+        ]
+
+    return lambda _: property(to_take)
+
+
+_TO_TAKE = Head.to_take
 
 
 def _instead(function: Any) -> Callable[[Any], Any]:
@@ -577,6 +628,30 @@ HOUR_RULES: dict[str, Rule] = {
     ),
 }
 
+SWEEP_RULES: dict[str, Rule] = {
+    "counts where it is repeated": Rule(
+        "what a sweep repeats counts where it is repeated, also later",
+        patches=[(Tally, "_counts_in", _instead(lambda tally, chunk: chunk))],
+    ),
+    "counts move with a sweep": Rule(
+        "what was pending counts where it is repeated", patches=[(Tally, "sweep", _mapped_alone)]
+    ),
+    "the sweep before": Rule(
+        "a sweep is told of until restore_from lies behind it", patches=[(partition, "tell", _last_told)]
+    ),
+    "what is to be read is not taken": Rule(
+        "of a sweep, nothing is taken that is still to be read", patches=[(Head, "to_take", _taken(None, 1 << 60))]
+    ),
+    "taken once": Rule(
+        "what the sweep before has is not taken from the last one", patches=[(Head, "to_take", _taken(0, None))]
+    ),
+    "behind the one before": Rule(
+        "a sweep begins behind the begin of the one before, and is the second one told of", _SweptWithinTheOneBefore
+    ),
+    "one sweep at a time": Rule("a sweep begins once the one before it is told of", _SweptTwiceAtOnce),
+    "late ones fire before": Rule("a sweep leaves out nothing late that fires behind it", _SweptBeforeTheScan),
+}
+
 # Kept by `walk.py`, as the worker does.
 OWNER_RULES: dict[str, Rule] = {
     "fencing": Rule("a takeover shuts out the owner before at the broker"),
@@ -589,6 +664,12 @@ OWNER_RULES: dict[str, Rule] = {
     "epoch check": Rule("before anything is said to be withdrawn, the broker is asked whether this is the owner"),
     "answered before sealed": Rule("a seal waits for the answers to what it covers"),
     "answers are kept": Rule("answers that have not left are in the store"),
+    "taken from sweeps": Rule("an owner without a store takes what sweeps have repeated"),
+    "withdrawn are not repeated": Rule("a sweep leaves out what is withdrawn"),
+    "told when all is sealed": Rule(
+        "a sweep is told of once all is sealed that it has left out, and all of it is read"
+    ),
+    "each sweep has a name": Rule("the records of a sweep that was broken off are none of the next one's"),
     "verdict from the log": Rule("whether a record is refused follows from its bytes"),
     "high watermark": Rule("records of an open transaction are waited for before an id is forgotten"),
     "decide on all": Rule("the lake makes no copy of what was withdrawn, as far as it has landed", **_LAKE),
@@ -597,7 +678,7 @@ OWNER_RULES: dict[str, Rule] = {
     "decided before it is landed": Rule("the moment of a decision is before what it does not know", **_LAKE),
 }
 
-RULES = CORE_RULES | CONDITION_RULES | FORWARD_RULES | LAKE_CORE_RULES | HOUR_RULES | OWNER_RULES
+RULES = CORE_RULES | CONDITION_RULES | FORWARD_RULES | LAKE_CORE_RULES | HOUR_RULES | SWEEP_RULES | OWNER_RULES
 
 
 @contextmanager

@@ -49,7 +49,7 @@ NOT_MISSED = {
     "doubt": "too rare by chance: test_a_cancel_by_a_paused_owner_is_no_knowledge_for_later",
     "ignored elsewhere": "too rare by chance: test_a_move_that_a_paused_owner_lets_stand_is_ignored_as_…",
     "overtaken stays so": "too rare by chance: test_a_request_that_a_cancel_has_overtaken_does_not_fire_an_hour_later",
-    "replaced an hour ago": "matters only with more ignored ones than seals name: test_a_request_that_was_ignored_within_…",
+    "replaced an hour ago": "matters only with more ignored ones than seals name: test_a_request_that_was_ignored_…",
     "replaced what is not read": "too rare by chance: test_a_request_that_has_replaced_another_one_long_ago_stands",
     "covered by its own offset": "too rare by chance: test_a_copy_that_is_read_during_a_scan_can_still_be_cancelled",
     "forgotten by its own offset": "too rare by chance: test_a_promoted_timer_can_be_cancelled_an_hour_after_it_…",

@@ -31,9 +31,9 @@ sys.path.append(str(Path(__file__).parents[1]))
 from promises import Audit, Callback, PromiseError, Terms, Wish, check, check_at_least_once
 from rules import switched_off
 
-from kafka_timers.core import backlog, decisions, hour, partition, reconcile, tick_clock
+from kafka_timers.core import backlog, decisions, hour, partition, reconcile, sweep, tick_clock
 from kafka_timers.core import rows as batches
-from kafka_timers.core.accepting import accept
+from kafka_timers.core.accepting import accept, take
 from kafka_timers.core.changes import Changes
 from kafka_timers.core.contents import Contents
 from kafka_timers.core.decisions import true_by_now
@@ -41,8 +41,9 @@ from kafka_timers.core.keys import REFUSED_MS, copied_in, count_of, is_batch, is
 from kafka_timers.core.memory_store import MemoryStore
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.refused import unpack_refused
+from kafka_timers.core.sweep import Sweep, is_of_a_sweep, repeated_in, unconditional
 from kafka_timers.core.versions import Answer, KnownFromError, Original
-from kafka_timers.core.wire import Condition, Copy, Forwarded, Future, Reply, Sealed
+from kafka_timers.core.wire import KEPT_KEY, Condition, Copy, Forwarded, Future, Reply, Sealed
 
 START_S = 10
 MAX_CLOCK_SKEW_S = 2.0
@@ -85,6 +86,7 @@ class Log:
         self.callbacks: list[Callback] = []
         self.replies: list[Answer] = []
         self.epoch = 0
+        self.sweeps = 1
         self.in_doubt: Slice | None = None  # a commit that nobody has heard of yet
 
     @property
@@ -115,10 +117,12 @@ class Owner:
         self.epoch = 0
         self.end = 0  # of the log at the takeover
         self.tick = 0  # the next to read
+        self.swept_to = 0  # the end of the log when the last part of a sweep had been written
         self.target_ms = 0  # the open scan goes up to here
         self.limit_ms = 0  # and no scan further: the end of the last second that was read
         self.outbox: list[Answer] = []
         self.asked: tuple[int, int] | None = None  # what was sealed when it asked for a high watermark, and the answer
+        self.sweep: Sweep | None = None
         self._held: deque[tuple[Sequence[Record], int]] = deque()
         self._read_from: int | None = None
 
@@ -136,7 +140,7 @@ class Owner:
         log.in_doubt = None
         self.epoch, self.is_up, self.end, self.target_ms = log.epoch, True, log.stable, 0
         self.limit_ms = 0
-        self.asked = None
+        self.asked = self.sweep = None
         self._held.clear()
         self.partition = now = walk.partition_class(0, walk.terms.horizon_s)
         local, (read_from, self._read_from) = self.disk.head, (self._read_from, None)
@@ -164,6 +168,12 @@ class Owner:
         if log.start > now.position and walk.is_exact:
             raise PromiseError(f"{self.name} wants to read from {now.position}, below {log.start}")
         self.write(now.read(max(now.position, log.start)))
+        if now.head.lacks_swept and "taken from sweeps" not in off:
+            for swept, offsets in now.head.to_take:
+                lying = [record for record in log.records[max(swept.since, log.start) : swept.to] if record]
+                for repeated in repeated_in(lying, swept.begun_us, offsets):
+                    self.write(take(repeated, now, 1, self.disk.versions))
+            self.write(now.has_taken())
         left = [each for at, each in sorted(self.disk.answers.items()) if not now.is_answered(at)]
         self.outbox = [] if "answers are kept" in off else [true_by_now(each, now) for each in left]
         self.tick = max(0, min(self.tick, len(log.ticks)) - walk.between(0, 3))
@@ -250,6 +260,33 @@ class Owner:
             now.passed(self.asked[0])
             self.asked = None
         self.disk.forget(now.forgets_s)
+
+    # --- sweeping ----------------------------------------------------------------------------------------------------
+
+    def go_on_sweeping(self) -> None:
+        """Begin a sweep of some of the log, or write its next part, or have the next seal tell of it."""
+        walk, now, log, off = self.walk, self.partition, self.log, self.walk.off
+        under_way = self.sweep
+        if under_way is None:
+            self.sweep = now.sweep(log.sweeps, walk.between(now.position // 2, now.position))
+            log.sweeps += "each sweep has a name" not in off
+            return
+        if not under_way.is_written:
+            self._check_epoch()
+            marks = self.disk.marks
+            if "withdrawn are not repeated" in off:
+                self.disk.marks = {}
+            part = under_way.part(self.disk.rows(*under_way.range))
+            self.disk.marks = marks
+            if part.value is not None:
+                at, below = len(log.records), under_way.below
+                walk.say(f"{self.name} repeats {part.requests} requests of below #{below} in #{at}")
+                log.records.append(Record(len(log.records), log.now_ms - log.behind_ms, KEPT_KEY, part.value))
+            under_way.written(part)
+            self.swept_to = len(log.records)
+        is_over = now.position >= self.swept_to and now.sealed_ms >= under_way.from_ms
+        if under_way.is_written and (is_over or "told when all is sealed" in off):
+            now.swept, self.sweep = under_way.over(self.swept_to), None
 
     # --- firing ------------------------------------------------------------------------------------------------------
 
@@ -356,7 +393,7 @@ class Owner:
             for offset, value in zip(offsets, values, strict=True):
                 wish = log.wishes[offset]
                 lies_at = copied.at if copied else offset
-                if (unpack_refused(value)[2] if is_refused else value) != walk.value_of(lies_at):
+                if (unpack_refused(value)[2] if is_refused else value) not in walk.values_of(lies_at):
                     raise PromiseError(f"P7: #{offset} is not what was asked for")
                 contents.named |= bool(wish.timer_id) and not is_refused
                 is_reject = is_refused or offset in walk.unsendable
@@ -522,7 +559,7 @@ class Walk:
         self.seal_every_s = 0
         self.skew_ms = 0
         self.named = self.conditional = self.shaped = self.forwarded = self.pins = self.hourly = 0.0
-        self.impatient = self.ticks_coalesced = self.stubborn = self.seals_tail = 0.0
+        self.impatient = self.ticks_coalesced = self.stubborn = self.seals_tail = self.swept = 0.0
         self.commit_lost = self.commit_in_doubt = self.commit_unanswered = 0.0
         self.is_troubled = False
         self._boundary = START_S + 1
@@ -634,9 +671,10 @@ class Walk:
         is_moody = "verdict from the log" in self.off and record.offset % 3 == 0
         return replace(record, key=b"soon") if is_moody and self.log.now_ms // 2000 % 2 else record
 
-    def value_of(self, offset: int) -> bytes | None:
+    def values_of(self, offset: int) -> list[bytes | None]:
+        """Return the values of the record at *offset*: as it came, and as a sweep would repeat it."""
         record = self.log.records[offset]
-        return record and record.value
+        return [record and record.value, record and record.value and unconditional(record.value)]
 
     def valid_copies(self, wishes: Mapping[int, Wish]) -> set[int]:
         """Return the originals with a copy that is neither stale nor overtaken."""
@@ -703,6 +741,7 @@ class Walk:
         if self.is_fenced:
             self.forwarded = self.ways.choice((0.0, 0.5))
         self.hourly = self.ways.choice((0.0, 0.1, 0.2)) if self.terms.is_forgetful else 0.0
+        self.swept = 0.0 if has_lake else self.ways.choice((0.0, 0.3, 0.7))
         self.instants = rng.choice((0.0, 0.5, 0.9))
         # Some are due more than an hour after they were asked for.
         self.far_s = 12 if has_lake and self.ways.random() < 0.5 else 25
@@ -744,7 +783,7 @@ class Walk:
     def random_record(self) -> None:
         rng, log = self.rng, self.log
         ahead_s = 4
-        if self.terms.is_forgetful and self.hits(0.5):
+        if (self.terms.is_forgetful or self.swept) and self.hits(0.5):
             ahead_s = self.far_s
         second = log.now_ms // 1000 + self.between(-3, ahead_s)
         dice = rng.random()
@@ -861,6 +900,8 @@ class Walk:
             self.guarded(owner, owner.fire)
         elif owner.is_serving:
             owner.forget()
+        while owner.is_up and owner.is_serving and self.hits(self.swept):
+            self.guarded(owner, owner.go_on_sweeping)
 
     def guarded(self, owner: Owner, step: Callable[[], None]) -> None:
         """Take a *step* of *owner*, which may turn out to be none any more."""
@@ -977,9 +1018,18 @@ class Walk:
         log = self.log
         if self.is_exact:
             replies = [(answer.offset, answer.outcome) for answer in log.replies]
-            check(log.wishes, log.seals, log.callbacks, replies, self.terms)
+            check(log.wishes, log.seals, log.callbacks, replies, self.terms, self.repeated())
         else:
             check_at_least_once(log.wishes, log.seals, log.callbacks)
+
+    def repeated(self) -> dict[int, set[int]]:
+        """Return the offsets of the requests that each sweep has repeated, by its begin."""
+        every: dict[int, set[int]] = {}
+        for record in filter(None, self.log.records):
+            if is_of_a_sweep(record):
+                kept = Future.FromString(record.value or b"").kept
+                every.setdefault(kept.begun, set()).update(each.offset for each in kept.requests)
+        return every
 
 
 def copy_of(store: MemoryStore) -> MemoryStore:
@@ -1025,7 +1075,12 @@ SHORT = Terms(memory_s=MEMORY_S, stale_s=STALE_S, is_forgetful=True)
 def shortened(terms: Terms) -> Iterator[None]:
     """Have two offsets to a chunk, so that ten requests have several, and hours last seconds where *terms* say so."""
 
-    places = [(backlog, "CHUNK_BITS", 1)]
+    places = [
+        (backlog, "CHUNK_BITS", 1),
+        (sweep, "CHUNK_BITS", 1),
+        (sweep, "AHEAD_MS", 2000),
+        (sweep, "_REQUESTS_MAX", 2),
+    ]
     if terms.is_forgetful:
         places += [*_TIMES, (decisions, "_MINUTE_S", 1)]
     before = [(module, name, getattr(module, name)) for module, name, _ in places]

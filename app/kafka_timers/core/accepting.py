@@ -20,12 +20,24 @@ from typing import NamedTuple
 
 from kafka_timers.core import rows as batches
 from kafka_timers.core.callbacks import Shown
-from kafka_timers.core.changes import Row
+from kafka_timers.core.changes import Changes, Row
 from kafka_timers.core.decisions import decide
 from kafka_timers.core.keys import REFUSED_MS, Copied, batch_key, copied_in, is_late, row_key
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.refused import Reason, pack_forwarded, pack_refused
-from kafka_timers.core.verdicts import Ask, Cancel, Screened, SendOn, Verdict, dues_of, judged, screened, timer_record
+from kafka_timers.core.sweep import is_of_a_sweep
+from kafka_timers.core.verdicts import (
+    Ask,
+    Cancel,
+    Repeats,
+    Screened,
+    SendOn,
+    Verdict,
+    dues_of,
+    judged,
+    screened,
+    timer_record,
+)
 from kafka_timers.core.versions import Decided, KnownFromError, TimerRecord, Version
 from kafka_timers.core.wire import Record, is_far, unframed
 
@@ -95,6 +107,12 @@ def accept(records: Sequence[Record], partition: Partition, partitions: int, loo
     if end is not None:
         judgements = [each for each in judgements if each.record.offset < end]
     return _place(judgements, decided, partition, faults)
+
+
+def take(repeated: Sequence[Record], partition: Partition, partitions: int, lookup: Lookup) -> Changes:
+    """Return the changes that take requests which a sweep has *repeated* into a store that is read anew."""
+    accepted = accept(repeated, partition, partitions, lookup)
+    return partition.read(partition.position, accepted.rows, accepted.offsets, accepted.decided)
 
 
 def _known(named: Iterable[TimerRecord], lookup: Lookup) -> dict[bytes, Version | None]:
@@ -196,7 +214,7 @@ def _place(
             out.far.add(record.offset)
         elif isinstance(verdict, Ask):
             _place_request(each, verdict, out)
-        else:
+        elif not isinstance(verdict, Repeats):
             _place_apart(record, verdict, partition, out)
     # A copy counts as pending under an offset far below its own.
     out.offsets.sort()
@@ -239,7 +257,7 @@ class _Usual(NamedTuple):
 
     Attributes:
         due: due in UNIX milliseconds of the requests that stay here, by key.
-        requests: the requests that stay here; the others are cancels, or left to the lake.
+        requests: the requests that stay here; the others are cancels, left to the lake, or of a sweep.
         named: those with a timer id, for the decisions.
     """
 
@@ -255,12 +273,17 @@ class _Usual(NamedTuple):
 def _usual(records: Sequence[Record], partition: Partition, partitions: int) -> _Usual | None:
     """Judge *records* together; None if one of them is unusual."""
     try:
-        passed = screened([record.value or b"" for record in records], partition.number, partitions)
+        asking, passed = records, screened([record.value or b"" for record in records], partition.number, partitions)
+        if passed is None:
+            asking = [record for record in records if not is_of_a_sweep(record)]
+            if len(asking) == len(records):
+                return None
+            passed = screened([record.value or b"" for record in asking], partition.number, partitions)
         if passed is None:
             return None
-        requests, cancels = records, set[int]()
+        requests, cancels = asking, set[int]()
         if passed.extras.HasField("cancel"):
-            pairs = list(zip(records, passed.futures, strict=True))
+            pairs = list(zip(asking, passed.futures, strict=True))
             requests = [record for record, future in pairs if not future.cancel]
             cancels = {record.offset for record, future in pairs if future.cancel}
         # Many requests of a fetch are due in the same seconds.
@@ -272,7 +295,7 @@ def _usual(records: Sequence[Record], partition: Partition, partitions: int) -> 
         if far and _lies_between(requests, due, far):
             return None
         named = []
-        for record, future, timer_id in zip(records, passed.futures, passed.ids, strict=True) if passed.ids else ():
+        for record, future, timer_id in zip(asking, passed.futures, passed.ids, strict=True) if passed.ids else ():
             if timer_id:
                 due_ms = None if future.cancel else due[record.key]
                 topic, is_left = future.replyTopic.encode(), record.offset in far

@@ -65,23 +65,40 @@ class Tally:
 
     Args:
         now_ms: UNIX milliseconds; nothing needs to be remembered until then or earlier.
+        below, to: what is pending in chunks below the first one counts in the second one.
 
     Attributes:
         counts: the new counts of the chunks that change.
     """
 
-    def __init__(self, backlog: Backlog, now_ms: int) -> None:
+    def __init__(self, backlog: Backlog, now_ms: int, below: int = 0, to: int = 0) -> None:
         self.counts: dict[int, Count] = {}
         self._backlog = backlog
         self._now_ms = now_ms
+        self._below, self._to = below, to
 
     def _count(self, chunk: int) -> Count:
         backlog = self._backlog
         return self.counts.get(chunk) or (backlog.pending[chunk], backlog.remembered.get(chunk, 0))
 
+    def _counts_in(self, chunk: int) -> int:
+        return self._to if chunk < self._below else chunk
+
+    def sweep(self, below: int, to: int) -> None:
+        """Count all that is pending in chunks below *below* in the chunk *to*, from now on too."""
+        self._below, self._to = below, to
+        moved = 0
+        for chunk in {*self._backlog.pending, *self.counts}:
+            if chunk < below:
+                count, until_ms = self._count(chunk)
+                moved += count
+                self.counts[chunk] = 0, until_ms
+        if moved:
+            self.add({to: moved})
+
     def add(self, chunks: Mapping[int, int]) -> None:
         """Add to the count of each of *chunks*; a negative number takes away."""
-        for chunk, more in chunks.items():
+        for chunk, more in ((self._counts_in(chunk), more) for chunk, more in chunks.items()):
             count, until_ms = self._count(chunk)
             self.counts[chunk] = count + more, until_ms
 
@@ -91,6 +108,7 @@ class Tally:
 
     def remember(self, chunks: Iterable[int], until_ms: int) -> None:
         """Remember *chunks* until then, unless they are remembered for longer or the time has passed."""
+        # Also where a sweep has repeated what waits: whether this was among it, nobody knows.
         for chunk in chunks:
             count, before_ms = self._count(chunk)
             if until_ms > max(before_ms, self._now_ms):

@@ -18,7 +18,7 @@ from typing import Any
 from kafka_timers.core.wire import Sealed, is_brief, is_complete, last_second_of
 
 # A seal without a format is brief.
-_SAID_ONCE = frozenset(("format", "worker", "queries", "log", "leader_epoch", "ignored"))
+_SAID_ONCE = frozenset(("format", "worker", "queries", "log", "leader_epoch", "ignored", "swept"))
 
 
 def shortened(seal: Sealed, whole: Sealed | None) -> Sealed:

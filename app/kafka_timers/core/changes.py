@@ -32,6 +32,25 @@ class Scan(NamedTuple):
     read: ReadSums | None = None
 
 
+class Swept(NamedTuple):
+    """
+    A sweep, see `sweep`: what waits below the offset `below` is repeated between the offsets `since` and `to`.
+
+    Attributes:
+        begun_us: UNIX microseconds of its begin; no other sweep of the partition has the same.
+        requests: number of requests that are repeated.
+    """
+
+    begun_us: int = 0
+    below: int = 0
+    since: int = 0
+    to: int = 0
+    requests: int = 0
+
+
+NOTHING_SWEPT = Swept()
+
+
 @dataclass(frozen=True, slots=True)
 class Head:
     """
@@ -49,6 +68,8 @@ class Head:
             not keep it.
         leader_epoch: under which the log was read last; -1 if no broker tells it.
         log: Kafka's id of the topic of the request log, or its mark, see `log_identity`; empty if it has neither.
+        sweeps: the last sweep, and before it the one before as long as `restore_from` is not behind its `since`.
+        lacks_swept: whether the store lacks requests that are still `to_take`.
     """
 
     position: int
@@ -61,6 +82,27 @@ class Head:
     passed_ms: int = 0
     leader_epoch: int = -1
     log: bytes = b""
+    sweeps: tuple[Swept, ...] = ()
+    lacks_swept: bool = False
+
+    @property
+    def swept(self) -> Swept:
+        """The last sweep."""
+        return self.sweeps[-1] if self.sweeps else NOTHING_SWEPT
+
+    @property
+    def to_take(self) -> list[tuple[Swept, range]]:
+        """
+        The sweeps of which a store that is read anew from `position` on needs requests, and the offsets of these.
+
+        A request that waited at the last sweep is in each sweep behind it. The one before has others that have fired or
+        were withdrawn since then, and whose ids are known.
+        """
+        lows = (0, *(swept.below for swept in self.sweeps))
+        taken = zip(self.sweeps, lows, strict=False)
+        return [
+            (swept, range(low, min(swept.below, self.position))) for swept, low in taken if self.position <= swept.since
+        ]
 
     @property
     def must_read_to(self) -> int:

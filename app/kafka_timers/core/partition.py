@@ -33,12 +33,13 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from kafka_timers.core.backlog import Backlog, Count, Tally, chunk_of, chunks_of
-from kafka_timers.core.changes import Changes, Head, Mark, Row, Scan
+from kafka_timers.core.changes import Changes, Head, Mark, Row, Scan, Swept
 from kafka_timers.core.contents import DIGESTS, Contents
 from kafka_timers.core.hour import begun_s, forgets_ms, over_ms
 from kafka_timers.core.ignored import named_of, unnamed_of
 from kafka_timers.core.keys import FIRST_MS, Copied, first_key, late_key, row_key
 from kafka_timers.core.sums import ReadSums, fired_digest_of
+from kafka_timers.core.sweep import Sweep, sweeps_in, tell
 from kafka_timers.core.takeover import start_of
 from kafka_timers.core.versions import Decided, Effect, Version
 from kafka_timers.core.wire import FORMAT, Sealed, is_complete
@@ -59,6 +60,7 @@ class Partition:
         replaced_below: a request below this offset whose condition did not hold is `ignored`, or done.
         held_alone: number of pending requests that have left the request log, so that only the store has them.
         lost: offsets that had left the request log before they could be read, though some requests waited there.
+        swept: a sweep that is written, and that no seal has told of yet; None without one.
     """
 
     def __init__(self, number: int, horizon_s: int = 0, format: int = FORMAT) -> None:
@@ -72,6 +74,7 @@ class Partition:
         self.replaced_below = 0
         self.held_alone = 0
         self.lost = range(0)
+        self.swept: Swept | None = None
 
     @property
     def position(self) -> int:
@@ -357,7 +360,10 @@ class Partition:
             superseded: number of rows in between that another request has withdrawn.
         """
         scan, offsets, rejected = self._open(), contents.offsets, contents.rejected
-        after = self._tally_without(contents)
+        after, sweeps = self._tally_without(contents), self.head.sweeps
+        if self.swept and complete:
+            sweeps = *sweeps, self.swept
+            after.sweep(*_chunks_of(self.swept))
         seal = Sealed(
             partition=self.number,
             format=self.format,
@@ -383,6 +389,8 @@ class Partition:
             lost_from=self.lost.start,
             lost_to=self.lost.stop,
         )
+        if sweeps:
+            tell(sweeps, seal)
         digests = [fired_digest_of(self.number, each) for each in (offsets, rejected)]
         seal.fired_digest = (digests[0] - digests[1]) % DIGESTS
         if scan.read is not None:
@@ -398,6 +406,11 @@ class Partition:
         scan, after = self._open(), self._tally_without(contents)
         if is_complete(seal):
             head = replace(self.head, sealed_ms=scan.end_ms, snapshot=scan.snapshot, scan=None)
+            if seal.swept:
+                head = replace(head, sweeps=sweeps_in(seal))
+            if head.swept != self.head.swept:
+                self.swept = None
+                after.sweep(*_chunks_of(head.swept))
             after.forget(forgets_ms(scan.end_ms, head.passed_ms))
         else:
             head = replace(self.head, scan=scan._replace(through=seal.through))
@@ -414,9 +427,39 @@ class Partition:
 
     def tally(self) -> Tally:
         """Return an empty change of the counts of pending requests."""
-        return Tally(self.backlog, self._forgets_ms)
+        return Tally(self.backlog, self._forgets_ms, *self.swept_chunks)
+
+    # --- sweeping it -------------------------------------------------------------------------------------------------
+
+    @property
+    def swept_chunks(self) -> tuple[int, int]:
+        """What waits in chunks below the first one counts in the second one, since it is repeated there."""
+        return _chunks_of(self.head.swept)
+
+    def sweep(self, begun_us: int, below: int) -> Sweep | None:
+        """
+        Return a sweep of what waits below the offset *below*; None if nothing does, or if it cannot be swept now.
+
+        Args:
+            begun_us: as in `Swept`.
+        """
+        lowest, before = min(self.backlog.pending, default=None), self.head.sweeps
+        if lowest is None or lowest >= chunk_of(below) or self.horizon_s or self.swept or len(before) > 1:
+            return None
+        # What waits from the one before counts with all of the chunk in which that began.
+        if before and chunk_of(below) <= chunk_of(before[-1].since):
+            return None
+        return Sweep(begun_us, below, self.position, self.scanned_ms)
+
+    def has_taken(self) -> Changes:
+        """Return the changes once all is in the store that the last sweep has repeated."""
+        return Changes(replace(self.head, lacks_swept=False))
 
     def _open(self) -> Scan:
         if self.scan is None:
             raise AssertionError("no scan is open: begin() comes first")
         return self.scan
+
+
+def _chunks_of(swept: Swept) -> tuple[int, int]:
+    return chunk_of(swept.below), chunk_of(swept.since)

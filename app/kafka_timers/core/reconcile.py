@@ -68,6 +68,8 @@ def reconcile(
             removed.append(key)
             moved += batches.singles(key, row)
     tally = partition.tally()
+    # Another owner may have swept.
+    tally.sweep(*partition.swept_chunks)
     tally.remove(chunks_of([counted_under(was) for was in done]))
     if has_ids:
         for was in done:

@@ -1,11 +1,13 @@
 """The start of a new owner, from the seals of a partition and a store that was kept."""
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from kafka_timers.core.changes import Head, Scan
 from kafka_timers.core.keys import FIRST_MS
 from kafka_timers.core.sums import ReadSums
+from kafka_timers.core.sweep import sweeps_in
 from kafka_timers.core.wire import Sealed, age_of, check_format, is_complete, latest
 
 
@@ -43,8 +45,9 @@ def start_of(
     if last_slice:
         scan = Scan(last_slice.end_ms, last_slice.fence, last_slice.through, ReadSums.of(last_slice))
     restore_from = max((seal.restore_from for seal in (last_slice, complete) if seal), default=0)
-    if local is not None and local.position < restore_from:
-        # A store that ends below restore_from holds no pending request: all its rows have fired since.
+    if local is not None and (local.position < restore_from or local.lacks_swept):
+        # A store that ends below restore_from has no row that waits and is not repeated above. One that lacks some of
+        # these was killed while it took them.
         local = None
     last = last_slice or complete or Sealed()
     if (
@@ -60,19 +63,22 @@ def start_of(
         if local.sealed_ms > sealed_ms:
             # The seals are gone, but this store is not.
             sealed_ms, snapshot, scan = local.sealed_ms, local.snapshot, None
+    sweeps = max(sweeps_in(last), local.sweeps if local else (), key=lambda each: each[-1:])
     # If the log starts above the position, nothing that must be known lies below.
     known_from_start = 0 if position <= log_start else known_from
+    head = Head(
+        position,
+        sealed_ms,
+        snapshot,
+        known_from_start,
+        scan,
+        restore_from,
+        _read_before(last, local, position),
+        leader_epoch=epoch_in(last) if local is None else local.leader_epoch,
+        sweeps=sweeps,
+    )
     return _Start(
-        Head(
-            position,
-            sealed_ms,
-            snapshot,
-            known_from_start,
-            scan,
-            restore_from,
-            _read_before(last, local, position),
-            leader_epoch=epoch_in(last) if local is None else local.leader_epoch,
-        ),
+        replace(head, lacks_swept=local is None and bool(head.to_take)),
         keeps_store=local is not None,
         # Rows of owners with another horizon lie below and are reconciled. The log is read anew from here.
         horizon_from=last.horizon_from if horizon_s == last.horizon_s else known_from,

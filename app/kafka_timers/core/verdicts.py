@@ -15,10 +15,12 @@ from kafka_timers.core.refused import Reason
 from kafka_timers.core.routing import hash_of
 from kafka_timers.core.versions import Original, TimerRecord
 from kafka_timers.core.wire import (
+    KEPT_KEY,
     Condition,
     Extras,
     Future,
     Futures,
+    Kept,
     Record,
     first_place,
     second_in,
@@ -60,8 +62,14 @@ class SendOn(NamedTuple):
     future: Future
 
 
+class Repeats(NamedTuple):
+    """A record that asks for nothing, but repeats requests that wait: see `sweep`."""
+
+    kept: Kept
+
+
 # What a record asks for, or why it is refused.
-Verdict = Ask | Cancel | SendOn | Reason
+Verdict = Ask | Cancel | SendOn | Repeats | Reason
 
 
 def judged(record: Record, number: int, partitions: int) -> Verdict:
@@ -75,6 +83,8 @@ def judged(record: Record, number: int, partitions: int) -> Verdict:
         future = Future.FromString(unframed(record.value or b""))
     except DecodeError:
         return second if isinstance(second, Reason) else Reason.VALUE_NOT_A_FUTURE
+    if future.HasField("kept") and record.key == KEPT_KEY:
+        return Repeats(future.kept)
     home = hash_of(future.timerId.encode()) % partitions if future.timerId else number
     if home != number and (future.HasField("copy") or future.HasField("forwarded")):
         return Reason.ID_IN_FOREIGN_PARTITION
@@ -193,7 +203,8 @@ def screened(values: Sequence[bytes], number: int, partitions: int) -> Screened 
     Return the Futures in *values* if none of them is unusual, many times faster than `judged` one by one.
 
     Returns:
-        None if one of them might be refused or sent on, is a copy, asks for millis, or has a condition.
+        None if one of them might be refused or sent on, is a copy, asks for millis, has a condition, or asks for
+        nothing.
     """
     framed = batches.framed(values)
     try:
@@ -201,7 +212,7 @@ def screened(values: Sequence[bytes], number: int, partitions: int) -> Screened 
     except DecodeError:
         return None
     extras = batches.extras_in(values)
-    if any(map(extras.HasField, ("millis", "copy", "condition", "ifRequest", "forwarded", "insteadOf"))):
+    if any(map(extras.HasField, ("millis", "copy", "condition", "ifRequest", "forwarded", "insteadOf", "kept"))):
         return None
     ids: Sequence[bytes] = ()
     has_cancels = extras.HasField("cancel")

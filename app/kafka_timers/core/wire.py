@@ -17,6 +17,7 @@ from kafka_timers.v1.future_pb2 import Copy as Copy
 from kafka_timers.v1.future_pb2 import Forwarded as Forwarded
 from kafka_timers.v1.future_pb2 import Future as Future
 from kafka_timers.v1.future_pb2 import Header as Header
+from kafka_timers.v1.future_pb2 import Kept as Kept
 from kafka_timers.v1.future_pb2 import Source as Source
 from kafka_timers.v1.reply_pb2 import Reply as Reply
 from kafka_timers.v1.run_pb2 import Extras as Extras
@@ -35,6 +36,9 @@ _FRAME, _INDEXES_AT = b"\0", 5
 
 # Tag of the field `Future.source`. A message without these bytes has no source.
 SOURCE_TAG = b"\x92\x01"
+
+# Key of records with the field `Future.kept`, which asks for nothing. A request's key is a number.
+KEPT_KEY = b"kept"
 
 # The format of `Sealed` that this version writes, and the highest one that it reads.
 FORMAT = 1

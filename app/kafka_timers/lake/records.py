@@ -24,7 +24,7 @@ from kafka_timers.core.digests import callback_hash_of, plain_hashes, signed, to
 from kafka_timers.core.refused import Reason
 from kafka_timers.core.routing import hash_of
 from kafka_timers.core.sums import hash_of_record
-from kafka_timers.core.verdicts import Cancel, SendOn, dues_of, expected_in, judged, screened
+from kafka_timers.core.verdicts import Cancel, Repeats, SendOn, dues_of, expected_in, judged, screened
 from kafka_timers.core.wire import Condition, Future
 from kafka_timers.lake.folders import folders_of
 from kafka_timers.lake.proof import digest_without_headers
@@ -33,6 +33,7 @@ from kafka_timers.lake.schema import (
     COPY,
     FORWARDED,
     HEADERS,
+    KEPT,
     REFUSED,
     REQUEST,
     REQUESTS,
@@ -214,6 +215,8 @@ def _judged(record: _Asked, number: int, partitions: int) -> _Judged:
         verdict = Reason.ID_IN_FOREIGN_PARTITION
     if isinstance(verdict, Reason):
         return _Judged(REFUSED, reason=verdict.value)
+    if isinstance(verdict, Repeats):
+        return _Judged(KEPT)
     future = verdict.future
     timer_id, on_condition = future.timerId or None, _condition_of(future, number)
     if future.HasField("forwarded"):

@@ -52,7 +52,7 @@ FINDING = "kind string, partition int, offset bigint, second bigint, detail stri
 RECORD_KEY, ID_KEY, SEAL_KEY = ("partition", "offset"), ("partition", "timer_id"), ("partition", "end_ms", "fence")
 
 # Values of the column `kind` of `requests`.
-REQUEST, CANCEL, COPY, REFUSED = "request", "cancel", "copy", "refused"
+REQUEST, CANCEL, COPY, REFUSED, KEPT = "request", "cancel", "copy", "refused", "kept"
 # Value of `condition` for a request that was sent on from another partition and has no condition.
 FORWARDED = "FORWARDED"
 
@@ -116,7 +116,12 @@ REQUESTS = Table(
         ("partition", IntegerType, False, "of timer-request"),
         ("offset", LongType, False, "on timer-request"),
         ("appended_ms", LongType, False, "UNIX milliseconds of the append"),
-        ("kind", StringType, False, "request, cancel, copy (of a far request, by promote) or refused"),
+        (
+            "kind",
+            StringType,
+            False,
+            "request, cancel, copy (of a far request), refused, or kept (what a sweep repeats)",
+        ),
         ("second", LongType, True, "UNIX second in which it is due; null of cancels and of refused records"),
         ("millis", IntegerType, True, "0-999, of that second; null where second is"),
         ("topic", StringType, True, "of the callback; null where second is"),

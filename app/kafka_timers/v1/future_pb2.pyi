@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Future(_message.Message):
-    __slots__ = ("callBackTopic", "callBackKey", "callBack", "timerId", "token", "millis", "headers", "cancel", "replyTopic", "tombstoneTopic", "tombstoneKey", "tombstonePartition", "copy", "condition", "ifRequest", "callBackRecord", "forwarded", "source", "insteadOf")
+    __slots__ = ("callBackTopic", "callBackKey", "callBack", "timerId", "token", "millis", "headers", "cancel", "replyTopic", "tombstoneTopic", "tombstoneKey", "tombstonePartition", "copy", "condition", "ifRequest", "callBackRecord", "forwarded", "source", "insteadOf", "kept")
     class Condition(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         CONDITION_UNSPECIFIED: _ClassVar[Future.Condition]
@@ -35,6 +35,7 @@ class Future(_message.Message):
     FORWARDED_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     INSTEADOF_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
     callBackTopic: str
     callBackKey: str
     callBack: bytes
@@ -54,7 +55,26 @@ class Future(_message.Message):
     forwarded: Forwarded
     source: Source
     insteadOf: InsteadOf
-    def __init__(self, callBackTopic: _Optional[str] = ..., callBackKey: _Optional[str] = ..., callBack: _Optional[bytes] = ..., timerId: _Optional[str] = ..., token: _Optional[str] = ..., millis: _Optional[int] = ..., headers: _Optional[_Iterable[_Union[Header, _Mapping]]] = ..., cancel: bool = ..., replyTopic: _Optional[str] = ..., tombstoneTopic: _Optional[str] = ..., tombstoneKey: _Optional[str] = ..., tombstonePartition: _Optional[int] = ..., copy: _Optional[_Union[Copy, _Mapping]] = ..., condition: _Optional[_Union[Future.Condition, str]] = ..., ifRequest: _Optional[str] = ..., callBackRecord: _Optional[_Union[Callback, _Mapping]] = ..., forwarded: _Optional[_Union[Forwarded, _Mapping]] = ..., source: _Optional[_Union[Source, _Mapping]] = ..., insteadOf: _Optional[_Union[InsteadOf, _Mapping]] = ...) -> None: ...
+    kept: Kept
+    def __init__(self, callBackTopic: _Optional[str] = ..., callBackKey: _Optional[str] = ..., callBack: _Optional[bytes] = ..., timerId: _Optional[str] = ..., token: _Optional[str] = ..., millis: _Optional[int] = ..., headers: _Optional[_Iterable[_Union[Header, _Mapping]]] = ..., cancel: bool = ..., replyTopic: _Optional[str] = ..., tombstoneTopic: _Optional[str] = ..., tombstoneKey: _Optional[str] = ..., tombstonePartition: _Optional[int] = ..., copy: _Optional[_Union[Copy, _Mapping]] = ..., condition: _Optional[_Union[Future.Condition, str]] = ..., ifRequest: _Optional[str] = ..., callBackRecord: _Optional[_Union[Callback, _Mapping]] = ..., forwarded: _Optional[_Union[Forwarded, _Mapping]] = ..., source: _Optional[_Union[Source, _Mapping]] = ..., insteadOf: _Optional[_Union[InsteadOf, _Mapping]] = ..., kept: _Optional[_Union[Kept, _Mapping]] = ...) -> None: ...
+
+class Kept(_message.Message):
+    __slots__ = ("begun", "requests")
+    BEGUN_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    begun: int
+    requests: _containers.RepeatedCompositeFieldContainer[KeptRequest]
+    def __init__(self, begun: _Optional[int] = ..., requests: _Optional[_Iterable[_Union[KeptRequest, _Mapping]]] = ...) -> None: ...
+
+class KeptRequest(_message.Message):
+    __slots__ = ("offset", "dueMs", "future")
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DUEMS_FIELD_NUMBER: _ClassVar[int]
+    FUTURE_FIELD_NUMBER: _ClassVar[int]
+    offset: int
+    dueMs: int
+    future: bytes
+    def __init__(self, offset: _Optional[int] = ..., dueMs: _Optional[int] = ..., future: _Optional[bytes] = ...) -> None: ...
 
 class Forwarded(_message.Message):
     __slots__ = ("fromPartition", "fromOffset", "appendedMs")

@@ -1,0 +1,175 @@
+"""
+Repeat what waits far behind on the request log, so that the log before it may go.
+
+Pure. One request of next year would hold back all of the log behind it. So the owner of a partition sweeps it now and
+then: requests that wait below an offset `below` are written once more, in records with `Future.kept`.
+
+    since     how far the owner had read when it began; what it repeats waited then
+    to        all of these records lie from `since` on and below this offset
+
+They are a picture of the partition at `since`, in pieces. To readers of the log they mean nothing, so no rule about
+requests and cancels has to know them. Only an owner that begins at `restore_from` with an empty store needs them: it
+takes their requests first, and then reads on as if they lay below its begin. Requests that were withdrawn after `since`
+may be among them, since the record that withdraws them is still to be read; or not, and then that record lies below
+`restore_from` for longer than an hour by the time when this matters.
+
+The seal that tells of a sweep comes when all of it is written, and everything is sealed that was due so soon that it
+was left out. With it, requests below `below` count as if they lay at `since`, in every store, and `restore_from` moves.
+A sweep that is broken off before is worth nothing, and its records are none of the next one's.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from kafka_timers.core import rows as batches
+from kafka_timers.core.backlog import CHUNK_BITS
+from kafka_timers.core.changes import Row, Swept
+from kafka_timers.core.keys import copied_in, count_of, first_key, parts_of
+from kafka_timers.core.wire import KEPT_KEY, Extras, Future, Kept, Record, Sealed
+
+# What is due sooner fires before a sweep ends.
+AHEAD_MS = 600_000
+# What one record repeats, and how many requests are looked at for it.
+_REQUESTS_MAX, _BYTES_MAX, _LOOKED_AT_MAX = 500, 256 << 10, 10_000
+_END = b"\xff"
+
+
+class Part(NamedTuple):
+    """
+    A part of a sweep.
+
+    Attributes:
+        value: value of the record that repeats its requests; None if there are none.
+        following: the key from which the next part looks; None if this is the last one.
+    """
+
+    value: bytes | None
+    requests: int
+    following: bytes | None
+
+
+class Sweep:
+    """
+    A sweep that is under way.
+
+    Args:
+        begun_us: as in `Swept`.
+        below: offset below which requests are repeated, or a little less.
+        since: offset up to which the log has been read.
+        scanned_ms: the moment up to which scans have begun to look, in UNIX milliseconds: no late request of below
+            `since` fires behind it.
+
+    Attributes:
+        from_ms: UNIX milliseconds; what is due before is left out.
+        is_written: whether all is written, so that only `to` is missing.
+    """
+
+    def __init__(self, begun_us: int, below: int, since: int, scanned_ms: int) -> None:
+        # A chunk counts as a whole.
+        self.below, self.since = below >> CHUNK_BITS << CHUNK_BITS, since
+        self._begun_us = begun_us
+        self.from_ms = scanned_ms + AHEAD_MS
+        self.is_written = False
+        self._requests = 0
+        self._next = first_key(self.from_ms)
+
+    @property
+    def range(self) -> tuple[bytes, bytes]:
+        """The keys of the rows that are left to look at, the second one excluded."""
+        return self._next, _END
+
+    def part(self, rows: Iterable[Row]) -> Part:
+        """Return the next part; *rows* are those of `range`, without withdrawn requests."""
+        kept = Kept(begun=self._begun_us)
+        looked_at = size = 0
+        for key, row in rows:
+            if looked_at >= _LOOKED_AT_MAX or len(kept.requests) >= _REQUESTS_MAX or size >= _BYTES_MAX:
+                return self._part(kept, key)
+            looked_at += count_of(key)
+            # Copies of far requests have a lake.
+            if copied_in(key) or not batches.count_below(key, row, self.below):
+                continue
+            for single, value in batches.singles(key, row):
+                due_ms, offset = parts_of(single)
+                if offset < self.below:
+                    kept.requests.add(offset=offset, dueMs=due_ms, future=unconditional(value))
+                    size += len(value)
+        return self._part(kept, None)
+
+    def _part(self, kept: Kept, following: bytes | None) -> Part:
+        value = Future(kept=kept).SerializeToString() if kept.requests else None
+        return Part(value, len(kept.requests), following)
+
+    def written(self, part: Part) -> None:
+        """Note that *part* is on the log."""
+        self._requests += part.requests
+        self.is_written = part.following is None
+        if part.following is not None:
+            self._next = part.following
+
+    def over(self, to: int) -> Swept:
+        """Return the sweep, all of which lies below the offset *to*."""
+        return Swept(self._begun_us, self.below, self.since, to, self._requests)
+
+
+def sweeps_in(seal: Sealed) -> tuple[Swept, ...]:
+    """Return the sweeps that *seal* tells of."""
+    return tuple(Swept(each.begun, each.below, each.since, each.to, each.requests) for each in seal.swept)
+
+
+def tell(sweeps: Iterable[Swept], seal: Sealed) -> None:
+    """Write *sweeps* into *seal*, but for those from before the last one that lie below its `restore_from`."""
+    *before, last = sweeps
+    for begun_us, below, since, to, requests in (*(each for each in before if each.since >= seal.restore_from), last):
+        seal.swept.add(begun=begun_us, below=below, since=since, to=to, requests=requests)
+
+
+def is_of_a_sweep(record: Record) -> bool:
+    """Tell whether *record* is one of a sweep."""
+    if record.key != KEPT_KEY:
+        return False
+    try:
+        return Future.FromString(record.value or b"").HasField("kept")
+    except DecodeError:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Repeated:
+    """A request that a sweep has repeated, as if it was read where it once lay; nobody knows when it was appended."""
+
+    key: bytes
+    value: bytes
+    offset: int
+    timestamp: int
+    headers: Sequence[tuple[str, bytes | None]] = ()
+
+
+def repeated_in(records: Iterable[Record], begun_us: int, offsets: range) -> Iterator[list[Record]]:
+    """
+    Yield the requests at *offsets* that the sweep of *begun_us* repeats in each of *records*, as `take` needs them.
+
+    Offsets ascend in each list.
+    """
+    for record in records:
+        if not is_of_a_sweep(record):
+            continue
+        kept = Future.FromString(record.value or b"").kept
+        if kept.begun == begun_us:
+            asked = sorted((each for each in kept.requests if each.offset in offsets), key=lambda each: each.offset)
+            # As if it was appended when it is due, no horizon takes it for far.
+            yield [_Repeated(b"%d" % (each.dueMs // 1000), each.future, each.offset, each.dueMs) for each in asked]
+
+
+def unconditional(value: bytes) -> bytes:
+    """Return a Future's *value* without its condition, which has held."""
+    extras = Extras.FromString(value)
+    if not (extras.HasField("condition") or extras.HasField("ifRequest")):
+        return value
+    future = Future.FromString(value)
+    future.ClearField("condition")
+    future.ClearField("ifRequest")
+    return future.SerializeToString()
