@@ -235,26 +235,26 @@ class _DoneByTheOriginal(_Without):
 
 
 class _SweptWithinTheOneBefore(Partition):
-    def sweep(self, begun_us: int, below: int) -> Sweep | None:
+    def sweep(self, begun_us: int, below: int, ahead_ms: int) -> Sweep | None:
         before = self.head
         self.head = replace(before, sweeps=before.sweeps[1:])
-        made = super().sweep(begun_us, below)
+        made = super().sweep(begun_us, below, ahead_ms)
         self.head = before
         return made
 
 
 class _SweptTwiceAtOnce(Partition):
-    def sweep(self, begun_us: int, below: int) -> Sweep | None:
+    def sweep(self, begun_us: int, below: int, ahead_ms: int) -> Sweep | None:
         before, self.swept = self.swept, None
-        made = super().sweep(begun_us, below)
+        made = super().sweep(begun_us, below, ahead_ms)
         self.swept = before
         return made
 
 
 class _SweptBeforeTheScan(Partition):
-    def sweep(self, begun_us: int, below: int) -> Sweep | None:
-        made = super().sweep(begun_us, below)
-        return made and Sweep(begun_us, below, self.position, self.sealed_ms)
+    def sweep(self, begun_us: int, below: int, ahead_ms: int) -> Sweep | None:
+        made = super().sweep(begun_us, below, ahead_ms)
+        return made and Sweep(begun_us, below, self.position, self.sealed_ms + ahead_ms)
 
 
 # --- functions in the place of others --------------------------------------------------------------------------------

@@ -49,6 +49,7 @@ START_S = 10
 MAX_CLOCK_SKEW_S = 2.0
 # In short histories an hour, and half an hour, are these, so that they end within a history.
 MEMORY_S, STALE_S, SLACK_MS = 12, 3, 1000
+_AHEAD_MS = 2000
 _CHECKED = frozenset((Reply.CANCELLED, Reply.MOVED, Reply.ACCEPTED, Reply.IGNORED))
 _ALL = 1 << 60
 TROUBLES = ("crash", "assign", "zombie") * 2 + (
@@ -268,7 +269,7 @@ class Owner:
         walk, now, log, off = self.walk, self.partition, self.log, self.walk.off
         under_way = self.sweep
         if under_way is None:
-            self.sweep = now.sweep(log.sweeps, walk.between(now.position // 2, now.position))
+            self.sweep = now.sweep(log.sweeps, walk.between(now.position // 2, now.position), _AHEAD_MS)
             log.sweeps += "each sweep has a name" not in off
             return
         if not under_way.is_written:
@@ -1078,7 +1079,6 @@ def shortened(terms: Terms) -> Iterator[None]:
     places = [
         (backlog, "CHUNK_BITS", 1),
         (sweep, "CHUNK_BITS", 1),
-        (sweep, "AHEAD_MS", 2000),
         (sweep, "_REQUESTS_MAX", 2),
     ]
     if terms.is_forgetful:

@@ -436,20 +436,22 @@ class Partition:
         """What waits in chunks below the first one counts in the second one, since it is repeated there."""
         return _chunks_of(self.head.swept)
 
-    def sweep(self, begun_us: int, below: int) -> Sweep | None:
+    def sweep(self, begun_us: int, below: int, ahead_ms: int) -> Sweep | None:
         """
         Return a sweep of what waits below the offset *below*; None if nothing does, or if it cannot be swept now.
 
         Args:
             begun_us: as in `Swept`.
+            ahead_ms: milliseconds; what is due within these is left out, and has to fire before the sweep ends.
         """
-        lowest, before = min(self.backlog.pending, default=None), self.head.sweeps
+        below, lowest = min(below, self.position), min(self.backlog.pending, default=None)
+        before = self.head.sweeps
         if lowest is None or lowest >= chunk_of(below) or self.horizon_s or self.swept or len(before) > 1:
             return None
         # What waits from the one before counts with all of the chunk in which that began.
         if before and chunk_of(below) <= chunk_of(before[-1].since):
             return None
-        return Sweep(begun_us, below, self.position, self.scanned_ms)
+        return Sweep(begun_us, below, self.position, self.scanned_ms + ahead_ms)
 
     def has_taken(self) -> Changes:
         """Return the changes once all is in the store that the last sweep has repeated."""

@@ -30,8 +30,6 @@ from kafka_timers.core.changes import Row, Swept
 from kafka_timers.core.keys import copied_in, count_of, first_key, parts_of
 from kafka_timers.core.wire import KEPT_KEY, Extras, Future, Kept, Record, Sealed
 
-# What is due sooner fires before a sweep ends.
-AHEAD_MS = 600_000
 # What one record repeats, and how many requests are looked at for it.
 _REQUESTS_MAX, _BYTES_MAX, _LOOKED_AT_MAX = 500, 256 << 10, 10_000
 _END = b"\xff"
@@ -59,22 +57,20 @@ class Sweep:
         begun_us: as in `Swept`.
         below: offset below which requests are repeated, or a little less.
         since: offset up to which the log has been read.
-        scanned_ms: the moment up to which scans have begun to look, in UNIX milliseconds: no late request of below
-            `since` fires behind it.
+        from_ms: UNIX milliseconds; what fires before is left out.
 
     Attributes:
-        from_ms: UNIX milliseconds; what is due before is left out.
         is_written: whether all is written, so that only `to` is missing.
     """
 
-    def __init__(self, begun_us: int, below: int, since: int, scanned_ms: int) -> None:
+    def __init__(self, begun_us: int, below: int, since: int, from_ms: int) -> None:
         # A chunk counts as a whole.
         self.below, self.since = below >> CHUNK_BITS << CHUNK_BITS, since
         self._begun_us = begun_us
-        self.from_ms = scanned_ms + AHEAD_MS
+        self.from_ms = from_ms
         self.is_written = False
         self._requests = 0
-        self._next = first_key(self.from_ms)
+        self._next = first_key(from_ms)
 
     @property
     def range(self) -> tuple[bytes, bytes]:

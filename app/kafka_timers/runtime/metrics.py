@@ -123,6 +123,7 @@ class WorkerMetrics:
             "kafka_timers_lake_closed_second", "UNIX second up to which the lake has promoted far requests", registry
         )
         self.retention = single("request_retention_seconds", "time for which timer-request keeps a request")
+        self.swept = counter("swept_requests", "requests that wait and were repeated at the end of timer-request")
         self.trimmed = counter("trimmed_records", "records of timer-request that were deleted, since nobody needs them")
         self.topic_problems = single("topic_problems", "number of problems that kafka-timers topics check finds")
         self.door_records = counter("door_records", "records read by a door", "door")

@@ -32,6 +32,7 @@ from kafka_timers.worker.prebuild import Prebuilt, PrebuiltSeconds, behind
 from kafka_timers.worker.sender import KafkaSender
 from kafka_timers.worker.shared import Ports
 from kafka_timers.worker.slices import Slice
+from kafka_timers.worker.sweeping import Sweeping
 
 log = logging.getLogger(__name__)
 
@@ -136,6 +137,7 @@ class Firing:
         self._is_stopped = is_stopped
         self._prebuilt = PrebuiltSeconds()
         self._answered = 0
+        self._sweeping = Sweeping(number, ports, follower, sender)
 
     @property
     def has_seals(self) -> bool:
@@ -405,6 +407,15 @@ class Firing:
             await self._read_up_to(await self._ports.bounds.end(number, barrier.requests))
         # Without fencing there is no barrier, so any leader is believed.
         ends.proved(number, began_s)
+
+    def sweep(self, below: int) -> None:
+        """Begin to repeat what waits below the offset *below* on the request log, see `Sweeping`."""
+        self._sweeping.begin(below)
+
+    async def go_on_sweeping(self, tick: int) -> None:
+        """Go on with it between the seconds, after that of *tick*."""
+        if not self._partition.scan:
+            await self._sweeping.go_on(partial(self._is_wanted, tick))
 
     async def prebuild(self, tick: int) -> None:
         """Build callbacks of the seconds after *tick*, until all are built or something is due."""

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from kafka_timers.clock import Clock
-from kafka_timers.core.accepting import Accepted, accept
+from kafka_timers.core.accepting import Accepted, accept, take
 from kafka_timers.core.changes import Changes
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.reconcile import reconcile, unreconciled
@@ -165,6 +165,14 @@ class Follower:
             self._store = self._stores.open(number)
         self.write(partition.read(max(partition.position, start)))
         return bool(local and keep)
+
+    def take(self, repeated: Sequence[Record]) -> None:
+        """Take requests that a sweep has *repeated*; `has_taken` notes that these were all."""
+        self.write(take(repeated, self.partition, self._partitions, self.store.versions))
+
+    def has_taken(self) -> None:
+        """Note that all is in the store that sweeps have repeated."""
+        self.write(self.partition.has_taken())
 
     def _check_log(self, end: int) -> None:
         """Check that the request log, which ends at *end*, still has all that has fired."""

@@ -26,6 +26,7 @@ from kafka_timers.core.decisions import true_by_now
 from kafka_timers.core.hour import SLACK_MS
 from kafka_timers.core.keys import FIRST_MS
 from kafka_timers.core.partition import Partition
+from kafka_timers.core.sweep import repeated_in
 from kafka_timers.core.tick_clock import TickClock, TickRead
 from kafka_timers.core.versions import Letter
 from kafka_timers.core.wire import Sealed, partitions_in
@@ -203,6 +204,7 @@ class Owner:
             self._is_served()
             await firing.prove()
             await firing.prebuild(self._tick)
+            await firing.go_on_sweeping(self._tick)
 
     async def _pause_after(self, work: Coroutine[Any, Any, None]) -> float:
         """Await *work*. If it fails, reckon with that, and return how many seconds to leave the partition alone."""
@@ -329,6 +331,7 @@ class Owner:
         except LogGapError:
             ports.metrics.log_gap.labels(number).set(True)
             raise
+        await self._take(follower, start)
         await alone.count(ports, follower, start)
         ports.metrics.takeovers.labels("kept" if kept else "rebuilt").inc()
         partition = follower.partition
@@ -337,6 +340,24 @@ class Owner:
             *(number, partition.sealed_ms // 1000 - 1, partition.pending, partition.position, end),
         )
         return end
+
+    async def _take(self, follower: Follower, start: int) -> None:
+        """Take into an empty store what sweeps have repeated, on a log that begins at *start*."""
+        head = follower.partition.head
+        for swept, offsets in head.to_take if head.lacks_swept else ():
+            taken = 0
+            async for records in self._ports.log.pages(
+                self.number, max(swept.since, start), swept.to, skips_deleted=True
+            ):
+                for repeated in repeated_in(records, swept.begun_us, offsets):
+                    follower.take(repeated)
+                    taken += len(repeated)
+            log.info(
+                "partition %d: %d of the timers that wait were repeated at offsets %d to %d",
+                *(self.number, taken, swept.since, swept.to),
+            )
+        if head.lacks_swept:
+            follower.has_taken()
 
     def _start(self, fenced: _Fenced, tail: Tail) -> Firing:
         """Return the `Firing`, after starting the tasks that run beside it. The log is not read yet."""
@@ -430,6 +451,11 @@ class Owner:
         """The log, as in `Head`, and the highest `restore_from` that this owner has sealed of it; None if none."""
         head = self._partition.head
         return (head.log, head.done_below) if self._serving and head.done_below else None
+
+    def sweep(self, below: int) -> None:
+        """Have what waits below the offset *below* repeated on the request log, if anything does."""
+        if self._serving and self._firing:
+            self._firing.sweep(below)
 
     @property
     def held_alone(self) -> int:

@@ -220,6 +220,34 @@ class KafkaSender:
         except ProducerFenced as error:
             raise FencedError from error
 
+    async def write(self, batch: Batch, topic: str) -> int:
+        """
+        Write *batch* to the partition of *topic*, in a transaction of its own, and return its first offset.
+
+        Raises:
+            RefusedError: the topic refuses it; nothing of it is visible.
+            FencedError: another worker owns the partition; nothing of it is visible.
+            KafkaError: any other error. This sender cannot be used any more.
+        """
+        await self.begin()
+        producer = self._producer
+        try:
+            self.send_all([(batch, topic, self._partition)])
+            await producer.flush()
+            offset = producer.offset_of(topic, self._partition)
+            if offset < 0:
+                raise KafkaError(f"brokers have taken a record for {topic} twice, and do not tell where it lies")
+            if self._transactional:
+                await producer.commit()
+        except ProducerFenced as error:
+            raise FencedError from error
+        except RefusedError:
+            await self.abort()
+            raise
+        self._usable.rotate(-1)
+        self._free.release()
+        return offset
+
     async def commit(self, seal: Sealed, on_taken: Callable[[], None] = lambda: None) -> None:
         """
         End the slice with *seal*. Once this returns, receivers can see all of it.

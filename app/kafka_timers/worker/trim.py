@@ -41,6 +41,8 @@ class _Owner(Protocol):
     @property
     def sealed(self) -> tuple[bytes, int] | None: ...
 
+    def sweep(self, below: int) -> None: ...
+
 
 class Trimmer:
     """
@@ -68,6 +70,7 @@ class Trimmer:
         while True:
             await asyncio.sleep(min(_EVERY_S, self._keep_s / _TIMES_IN_KEEP))
             try:
+                await self._sweep()
                 await self.trim()
                 trouble = ""
             except KafkaError as error:
@@ -82,6 +85,19 @@ class Trimmer:
                     )
                 else:
                     log.warning("%s could not be trimmed: %s", topic, trouble)
+
+    async def _sweep(self) -> None:
+        """
+        Have owners repeat what waits in the older half of what is to be kept, or has left the log already.
+
+        Raises:
+            KafkaError: no leader has answered, or one has refused.
+        """
+        bounds, moment_ms = self._ports.bounds, int((self._ports.clock.wall_s() - self._keep_s / 2) * 1000)
+        starts = await bounds.starts([*self._owners()])
+        for number, owner in self._owners().items():
+            below = await bounds.since(number, moment_ms)
+            owner.sweep(max(await bounds.watermark(number) if below is None else below, starts.get(number, 0)))
 
     async def trim(self) -> None:
         """
