@@ -14,8 +14,10 @@ from typing import NamedTuple
 
 import xxhash
 
+from kafka_timers.core.changes import Swept
+from kafka_timers.core.sweep import is_of_a_sweep, sweeps_in
 from kafka_timers.core.versions import Original
-from kafka_timers.core.wire import COPY_STALE_S, ID_MEMORY_S, Condition, Reply, Sealed
+from kafka_timers.core.wire import COPY_STALE_S, ID_MEMORY_S, Condition, Future, Record, Reply, Sealed
 
 _KEY = struct.Struct(">QHQ")
 
@@ -206,16 +208,10 @@ class Audit:
         if (said, withdrawn) != (meant, gone_by):
             said, meant = (*said, *withdrawn), (*meant, *gone_by)
             raise PromiseError(f"P8: seal {index} says {said}, requests say {meant}: {sorted(keys)}")
-        left = [self._lies_at(each.at, seal) for each in self._waiting.values() if each.withdrawn_by is None]
+        waiting = [each.at for each in self._waiting.values() if each.withdrawn_by is None]
+        left = [lies_at(offset, sweeps_in(seal), self.repeated) for offset in waiting]
         if left and min(left) < seal.restore_from:
             raise PromiseError(f"P8: #{min(left)} waits below restore_from {seal.restore_from} of {seal.end_ms}")
-
-    def _lies_at(self, offset: int, seal: Sealed) -> int:
-        """Return an offset from which on the log must be read to find a request that waits, by the sweep of *seal*."""
-        for swept in seal.swept[-1:]:
-            if offset < swept.below and offset in self.repeated.get(swept.begun, ()):
-                return swept.since
-        return offset
 
     # --- one record --------------------------------------------------------------------------------------------------
 
@@ -449,3 +445,26 @@ def fired_digest(number: int, offsets: Iterable[int]) -> int:
     """Return the digest of fired requests, as `sealed.proto` has it: those of partition *number* at *offsets*."""
     seed = xxhash.xxh64(number.to_bytes(8, "little"), 42).intdigest()
     return sum(xxhash.xxh64(offset.to_bytes(8, "little"), seed).intdigest() for offset in offsets) % 2**64
+
+
+def lies_at(offset: int, sweeps: Sequence[Swept], repeated: Mapping[int, Collection[int]]) -> int:
+    """
+    Return an offset from which on the log must be read to find the request at *offset*, which waits.
+
+    Args:
+        sweeps: that the last seal tells of.
+        repeated: by the begin of a sweep, the requests that it repeats.
+    """
+    for swept in sweeps[-1:]:
+        if offset < swept.below and offset in repeated.get(swept.begun_us, ()):
+            return swept.since
+    return offset
+
+
+def repeated_of(records: Iterable[Record]) -> dict[int, set[int]]:
+    """Return the offsets of the requests that each sweep in *records* repeats, by its begin."""
+    every: dict[int, set[int]] = defaultdict(set)
+    for record in filter(is_of_a_sweep, records):
+        kept = Future.FromString(record.value or b"").kept
+        every[kept.begun].update(each.offset for each in kept.requests)
+    return every

@@ -26,7 +26,7 @@ from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.fetching import Fetcher
 from kafka_timers.broker.reading import TopicLog
 from kafka_timers.broker.seals import SealLog
-from kafka_timers.core import backlog
+from kafka_timers.core import backlog, sweep
 from kafka_timers.core.callbacks import Target
 from kafka_timers.core.changes import Head
 from kafka_timers.core.tick_clock import TickRead, tick_second
@@ -70,6 +70,7 @@ def patched() -> Iterator[None]:
     with (
         # Two offsets to a chunk, so that a history of some dozens of requests has several.
         mock.patch.object(backlog, "CHUNK_BITS", 1),
+        mock.patch.object(sweep, "_REQUESTS_MAX", 2),
         mock.patch.object(seals, "_FIRST_REACH", 2),
         mock.patch.object(fetching, "parsed", parsed),
         mock.patch.object(brokers, "create_conn", Connection.open),

@@ -5,13 +5,15 @@ So it is also P12: under any owners, the fired timers follow from the request lo
 """
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from hashlib import sha256
 from itertools import chain
 
 import xxhash
-from promises import fired_digest
+from promises import fired_digest, lies_at
 
+from kafka_timers.core.changes import Swept
+from kafka_timers.core.sweep import sweeps_in
 from kafka_timers.core.wire import Sealed
 from simulation.clients import Stray, Wish
 from simulation.log import Record
@@ -125,7 +127,11 @@ def _counts_by(number: int, record: Record) -> int:
 
 
 def audit(
-    number: int, records: Mapping[int, Record], seals: Sequence[Sealed], rejected: frozenset[int]
+    number: int,
+    records: Mapping[int, Record],
+    seals: Sequence[Sealed],
+    rejected: frozenset[int],
+    repeated: Mapping[int, Collection[int]],
 ) -> dict[int, bool]:
     """
     Work out the outcome of each request of a partition from requests and seals alone.
@@ -135,6 +141,7 @@ def audit(
         records: committed ones by offset, cancels among them.
         seals: in their order.
         rejected: offsets of the requests that went to `timer-rejected`.
+        repeated: by the begin of a sweep, the requests that it repeats.
 
     Returns:
         Offset of a request that is done → whether it fired or was rejected, rather than taken back.
@@ -147,7 +154,10 @@ def audit(
     waiting = {offset: wish for offset, record in records.items() if not (wish := wish_of(record)).is_cancel}
     end_ms, fence = 1000, 0
     scan: tuple[int, int] | None = None
+    sweeps: Sequence[Swept] = ()
     for index, seal in enumerate(seals):
+        # A brief seal leaves them out.
+        sweeps = sweeps_in(seal) or sweeps
         if seal.first_ms != end_ms or seal.end_ms <= end_ms:
             raise PromiseError(f"P8: {seal.first_ms}..{seal.end_ms} is sealed after {end_ms}")
         if seal.fence < fence:
@@ -175,7 +185,7 @@ def audit(
         if said != meant:
             raise PromiseError(f"P8: seal {index} of {seal.end_ms} says {said}, requests say {meant}: {sorted(keys)}")
         left = [offset for offset in waiting if takers.get(offset, seal.fence) >= seal.fence]
-        if any(offset < seal.restore_from for offset in left):
+        if any(lies_at(offset, sweeps, repeated) < seal.restore_from for offset in left):
             raise PromiseError(f"P8: {min(left)} waits below restore_from {seal.restore_from} of {seal.end_ms}")
         known = sum(offset < seal.fence and takers.get(offset) is None for offset in left)
         if seal.pending < known:

@@ -167,6 +167,8 @@ class Clients:
         self.foreign: dict[Transaction, None] = {}
         self._partitions = kafka.topics[kafka.own.requests].partitions
         self._named = rng.choice((0.0, 0.5, 0.9))
+        # How many wait long enough to be repeated by a sweep.
+        self._patient = self._shapes.choice((0.0, 0.0, 0.4))
         self._opens = rng.choice((0.0, 0.05, 0.15))
         self._hostile = rng.choice((0.0, 0.05, 0.2))
         self._strange = rng.choice((0.0, 0.1, 0.3))
@@ -232,6 +234,8 @@ class Clients:
         topic = rng.choice((MOODY, MOODY, SMALL, COMPACTED, NOWHERE, OWN)) if rng.random() < self._strange else CALM
         payload = b"payload %d" % self._count + (b"x" * _SMALL_BYTES if topic == SMALL and rng.random() < 0.5 else b"")
         second = second or self._now_s + rng.choice((-2, 0, 1, 1, 1, 2, 2, 3, 5))
+        if self._shapes.random() < self._patient:
+            second += self._shapes.randrange(3, 12)
         timer_id = rng.choice(self._ids[number]) if self._ids[number] and rng.random() < self._named else b""
         is_cancel = bool(timer_id) and rng.random() < 0.3
         wish = Wish(

@@ -19,7 +19,7 @@ from simulation.network import Network
 TROUBLES = (
     *("kill", "pause", "deafen", "rebalance", "back_up", "cancel_late"),
     *("freeze", "kill_broker", "black_out", "elect", "cut_off", "slow_down"),
-    *("fill_disk", "spoil_topic", "hold_up_replies", "retain", "compact"),
+    *("fill_disk", "spoil_topic", "hold_up_replies", "retain", "compact", "sweep"),
 )
 # How long a broker is silent before the others lead in its place.
 _SESSION_S = 3.0
@@ -51,19 +51,24 @@ class Nemesis:
     ) -> None:
         self._loop, self._kafka, self._network = loop, kafka, network
         self._group, self._clients = group, clients
-        self._rng = random.Random(f"{seed}/nemesis")
+        self._seed, self._rng = seed, random.Random(f"{seed}/nemesis")
         self._say = say
         self._kinds: list[Callable[[], None]] = []
         self._pause_s = 1.0
+        self._sweeps_s = 0.0
 
     def draw(self, kinds: frozenset[str]) -> None:
         """Draw which of *kinds* of trouble a history has, and how much of it."""
         if self._rng.random() < 0.9:
             self._kinds = [getattr(self, kind) for kind in TROUBLES if kind in kinds and self._rng.random() < 0.5]
         self._pause_s = self._rng.choice((0.7, 1.5, 4.0))
+        if "sweep" in kinds:
+            self._sweeps_s = random.Random(f"{self._seed}/sweeps").choice((0.0, 0.5, 2.0))
 
     async def run(self, until_s: float) -> None:
         """Make trouble, until a moment of the loop's time."""
+        if self._sweeps_s:
+            self._loop.outside(self._sweeps_s, self._sweep_on, until_s)
         while self._kinds and self._loop.time() < until_s:
             await asyncio.sleep(self._rng.expovariate(1 / self._pause_s))
             kind = self._rng.choice(self._kinds)
@@ -238,6 +243,20 @@ class Nemesis:
             complete = [seal for seal in seals if is_complete(seal)]
             if complete:
                 log.start = max(log.start, complete[-1].restore_from)
+
+    def _sweep_on(self, until_s: float) -> None:
+        """Have workers sweep again and again, and the log be trimmed behind them, until all has fired."""
+        self.sweep()
+        self.retain()
+        if self._loop.time() < until_s + 10:
+            self._loop.outside(self._sweeps_s, self._sweep_on, until_s)
+
+    def sweep(self) -> None:
+        """Have workers repeat what waits in some of their logs."""
+        for member in self._group.members:
+            for number, owner in member.owners.items():
+                end = self._kafka.requests(number).end
+                owner.sweep(self._rng.randrange(end // 2, end + 1))
 
     def compact(self) -> None:
         """Compact the seals that are there by now."""

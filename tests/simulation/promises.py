@@ -9,7 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from batches import digest_of_batches
+from promises import repeated_of
 
+from kafka_timers.core.sweep import is_of_a_sweep
 from kafka_timers.core.wire import REQUEST_HEADER, Future, Reply, Sealed, last_second_of
 from simulation.audit import (
     PromiseError,
@@ -44,12 +46,15 @@ class Found:
     The records on the topics about one partition of `timer-request`.
 
     Attributes:
+        committed: all that readers of committed records get.
+        records: those of them that ask for anything.
         sealed: values of the seals.
         is_cut: whether seals have been deleted while the service ran.
         overtaken: requests that were sent on from another partition, behind a later cancel; not among the *records*.
     """
 
     number: int
+    committed: dict[int, Record]
     records: dict[int, Record]
     overtaken: dict[int, Record]
     seals: list[Sealed]
@@ -92,7 +97,8 @@ def found_in(kafka: Kafka) -> list[Found]:
                 callbacks[number].append(Callback(offset, topic, partition, record, False))
     found = []
     for number in partitions:
-        records = {record.offset: record for record in kafka.requests(number).committed()}
+        committed = {record.offset: record for record in kafka.requests(number).committed()}
+        records = {offset: record for offset, record in committed.items() if not is_of_a_sweep(record)}
         sealed = [record.value or b"" for record in kafka.sealed(number).committed()]
         seals = [Sealed.FromString(value) for value in sealed]
         behind = overtaken_in(records) | replaced_in(records)
@@ -100,6 +106,7 @@ def found_in(kafka: Kafka) -> list[Found]:
         found.append(
             Found(
                 number,
+                committed,
                 records,
                 overtaken,
                 seals,
@@ -121,7 +128,8 @@ def sent_on(kafka: Kafka) -> dict[tuple[int, int], list[tuple[int, Record]]]:
     gone: dict[tuple[int, int], list[tuple[int, Record]]] = {}
     partitions = kafka.topics[kafka.own.requests].partitions
     logs = {
-        number: {record.offset: record for record in kafka.requests(number).committed()} for number in range(partitions)
+        number: {each.offset: each for each in kafka.requests(number).committed() if not is_of_a_sweep(each)}
+        for number in range(partitions)
     }
     for number, records in logs.items():
         for record in records.values():
@@ -152,7 +160,7 @@ def left_in(kafka: Kafka) -> list[str]:
     sent_on(kafka)
     left = [f"a transaction is open on {topic}" for (topic, _), log in kafka.logs.items() if log.open]
     for number in range(kafka.topics[kafka.own.requests].partitions):
-        records = list(kafka.requests(number).committed())
+        records = [record for record in kafka.requests(number).committed() if not is_of_a_sweep(record)]
         sealed = list(kafka.sealed(number).committed())
         seal = Sealed.FromString(sealed[-1].value or b"") if sealed else Sealed()
         if not records:
@@ -191,13 +199,11 @@ def check(found: Found) -> None:
     sent_on = sum(seal.forwarded for seal in found.seals)
     if sent_on != sum(callback.is_forwarded for callback in found.callbacks):
         raise PromiseError(f"P8: the seals tell of {sent_on} records that were sent on")
-    every = sorted((records | found.overtaken).values(), key=lambda record: record.offset)
     check_set_aside(found)
     check_batches(found)
-    check_proof(found.number, every, found.sealed, is_cut=found.is_cut)
-    done_by = audit(
-        found.number, records, found.seals, frozenset(each.offset for each in found.callbacks if each.is_reject)
-    )
+    check_proof(found.number, list(found.committed.values()), found.sealed, is_cut=found.is_cut)
+    rejected = frozenset(each.offset for each in found.callbacks if each.is_reject)
+    done_by = audit(found.number, records, found.seals, rejected, repeated_of(found.committed.values()))
     for offset, record in records.items():
         if wish_of(record).is_cancel:
             continue

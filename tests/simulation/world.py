@@ -256,6 +256,8 @@ def run_history(seed: int, *, trace: Callable[[str], None] | None = None, kinds:
         "arm_bytes": rng.choice((0, 300, 1 << 20, 1 << 20)),
         "seal_every_s": rng.choice((1, 2, 5)),
         "fence_wait_s": rng.choice((0.3, 5.0, 5.0)),
+        # What a sweep leaves out fires within a quarter of this.
+        "keep_s": 4,
     }
     partitions = rng.choice((1, 1, 2, 3))
     with history(seed, trace, kinds=kinds, partitions=partitions, **settings) as (loop, world):

@@ -28,7 +28,7 @@ from typing import Any
 # Where it is run by itself.
 sys.path.append(str(Path(__file__).parents[1]))
 
-from promises import Audit, Callback, PromiseError, Terms, Wish, check, check_at_least_once
+from promises import Audit, Callback, PromiseError, Terms, Wish, check, check_at_least_once, repeated_of
 from rules import switched_off
 
 from kafka_timers.core import backlog, decisions, hour, partition, reconcile, sweep, tick_clock
@@ -41,7 +41,7 @@ from kafka_timers.core.keys import REFUSED_MS, copied_in, count_of, is_batch, is
 from kafka_timers.core.memory_store import MemoryStore
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.refused import unpack_refused
-from kafka_timers.core.sweep import Sweep, is_of_a_sweep, repeated_in, unconditional
+from kafka_timers.core.sweep import Sweep, repeated_in, unconditional
 from kafka_timers.core.versions import Answer, KnownFromError, Original
 from kafka_timers.core.wire import KEPT_KEY, Condition, Copy, Forwarded, Future, Reply, Sealed
 
@@ -1019,18 +1019,9 @@ class Walk:
         log = self.log
         if self.is_exact:
             replies = [(answer.offset, answer.outcome) for answer in log.replies]
-            check(log.wishes, log.seals, log.callbacks, replies, self.terms, self.repeated())
+            check(log.wishes, log.seals, log.callbacks, replies, self.terms, repeated_of(filter(None, log.records)))
         else:
             check_at_least_once(log.wishes, log.seals, log.callbacks)
-
-    def repeated(self) -> dict[int, set[int]]:
-        """Return the offsets of the requests that each sweep has repeated, by its begin."""
-        every: dict[int, set[int]] = {}
-        for record in filter(None, self.log.records):
-            if is_of_a_sweep(record):
-                kept = Future.FromString(record.value or b"").kept
-                every.setdefault(kept.begun, set()).update(each.offset for each in kept.requests)
-        return every
 
 
 def copy_of(store: MemoryStore) -> MemoryStore:
@@ -1076,11 +1067,7 @@ SHORT = Terms(memory_s=MEMORY_S, stale_s=STALE_S, is_forgetful=True)
 def shortened(terms: Terms) -> Iterator[None]:
     """Have two offsets to a chunk, so that ten requests have several, and hours last seconds where *terms* say so."""
 
-    places = [
-        (backlog, "CHUNK_BITS", 1),
-        (sweep, "CHUNK_BITS", 1),
-        (sweep, "_REQUESTS_MAX", 2),
-    ]
+    places = [(backlog, "CHUNK_BITS", 1), (sweep, "_REQUESTS_MAX", 2)]
     if terms.is_forgetful:
         places += [*_TIMES, (decisions, "_MINUTE_S", 1)]
     before = [(module, name, getattr(module, name)) for module, name, _ in places]

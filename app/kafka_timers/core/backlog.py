@@ -21,6 +21,11 @@ def chunk_of(offset: int) -> int:
     return offset >> CHUNK_BITS
 
 
+def begin_of(offset: int) -> int:
+    """Return the first offset of the chunk that holds *offset*."""
+    return offset >> CHUNK_BITS << CHUNK_BITS
+
+
 def chunks_of(offsets: Sequence[int], *, ascending: bool = False) -> Counter[int]:
     """Return the number of *offsets* in each chunk. With *ascending* this is fast, since most lie in one chunk."""
     if ascending and offsets and chunk_of(offsets[0]) == chunk_of(offsets[-1]):

@@ -25,7 +25,7 @@ from typing import NamedTuple
 from google.protobuf.message import DecodeError
 
 from kafka_timers.core import rows as batches
-from kafka_timers.core.backlog import CHUNK_BITS
+from kafka_timers.core.backlog import begin_of
 from kafka_timers.core.changes import Row, Swept
 from kafka_timers.core.keys import copied_in, count_of, first_key, parts_of
 from kafka_timers.core.wire import KEPT_KEY, Extras, Future, Kept, Record, Sealed
@@ -65,7 +65,7 @@ class Sweep:
 
     def __init__(self, begun_us: int, below: int, since: int, from_ms: int) -> None:
         # A chunk counts as a whole.
-        self.below, self.since = below >> CHUNK_BITS << CHUNK_BITS, since
+        self.below, self.since = begin_of(below), since
         self._begun_us = begun_us
         self.from_ms = from_ms
         self.is_written = False
