@@ -276,7 +276,7 @@ def history_table(partition: int, rows: Sequence[Outcome]) -> Table:
         due = "-" if each.due_ms is None else _moment(each.due_ms)
         table.add_row(
             f"{partition}:{each.offset}",
-            _utc(each.appended_ms // 1000, "%Y-%m-%d %H:%M:%S"),
+            "-" if each.appended_ms is None else _utc(each.appended_ms // 1000, "%Y-%m-%d %H:%M:%S"),
             "cancel" if each.cancel else due,
             each.state,
             # As Text, because rich would read markup in a topic's name.

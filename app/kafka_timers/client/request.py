@@ -135,6 +135,7 @@ class Answer:
         asked: partition:offset of the call's own record. If a move or a create stands, this is the request of the new
             timer.
         waits: with `IGNORED`: whether that earlier timer waits, so that you could still move or cancel it.
+        kept: the serialised Future of that request if it waits and may have left `timer-request`; else empty.
     """
 
     outcome: Outcome
@@ -142,6 +143,7 @@ class Answer:
     request: str | None
     asked: str
     waits: bool = False
+    kept: bytes = b""
 
     @property
     def second(self) -> int | None:
@@ -158,7 +160,7 @@ class Answer:
         """
         outcome = Outcome(Reply.Outcome.Name(reply.outcome))
         due_ms = reply.second * 1000 + reply.millis if reply.second else None
-        return cls(outcome, due_ms, reply.request or None, reply.asked, reply.waits)
+        return cls(outcome, due_ms, reply.request or None, reply.asked, reply.waits, reply.future)
 
 
 @dataclass(frozen=True, slots=True)

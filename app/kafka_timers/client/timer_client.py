@@ -312,7 +312,7 @@ class TimerClient:
         known = await self._known(timer_id, timeout_s)
         if not known.waits or known.request is None or known.due_ms is None:
             return None
-        return Pending.of(await self._future_at(known.request, timer_id), known.due_ms, known.request)
+        return Pending.of(await self._future_of(known.request, timer_id, known), known.due_ms, known.request)
 
     async def retry(
         self,
@@ -387,14 +387,14 @@ class TimerClient:
 
     async def _move_in_time(self, timer_id: str, due_ms: int, request: str | None, timeout_s: float) -> Answer:
         """Replace the pending timer, or only that of *request*, by itself at *due_ms*."""
-        meant, moves = request, 0
+        meant, answer, moves = request, None, 0
         while True:
             if meant is None:
                 answer = await self._known(timer_id, timeout_s)
                 meant = answer.request
                 if meant is None or not answer.waits:
                     return answer
-            future = await self._future_at(meant, timer_id)
+            future = await self._future_of(meant, timer_id, answer)
             answer = await self.ask(only_if_pending(future, True, meant), due_ms, timeout_s)
             moves += 1
             # If others have moved it meanwhile, the answer names the timer that is pending now.
@@ -402,9 +402,13 @@ class TimerClient:
                 return answer
             meant = answer.request
 
-    async def _future_at(self, request: str, timer_id: str) -> Future:
-        """Return the Future of the *request* of *timer_id*, without its condition."""
-        future = await self._channel.read(checked_request(request))
+    async def _future_of(self, request: str, timer_id: str, known: Answer | None) -> Future:
+        """Return the Future of the *request* of *timer_id*, which *known* names if given, without its condition."""
+        future = None if known and known.kept else await self._channel.read(checked_request(request))
+        if future is None:
+            known = known or await self._known(timer_id, 10.0)
+            if known.request == request and known.kept:
+                future = Future.FromString(known.kept)
         if future is None:
             raise RequestError(
                 f"request {request} of {timer_id!r} is no longer on timer-request, so its callback is not known: give "

@@ -124,7 +124,9 @@ class RecordOut(Model):
     """A record of a timer id, and its outcome."""
 
     request: str
-    appended: str
+    appended: Annotated[
+        str | None, Field(description="null if the request has left the log, and is kept until it fires")
+    ]
     second: int | None
     due_ms: int | None
     cancel: bool
@@ -290,7 +292,7 @@ def history_out(timer_id: str, found: Found) -> HistoryOut | None:
         "history": [
             RecordOut(
                 request=f"{found.partition}:{each.offset}",
-                appended=at(each.appended_ms),
+                appended=None if each.appended_ms is None else at(each.appended_ms),
                 key=each.key or None,
                 second=each.second,
                 due_ms=each.due_ms,

@@ -4,6 +4,7 @@ The changes of one step of a partition, as one value. The store writes them firs
 Pure. `Partition` and `reconcile` make these; `worker.store.TimerStore` and `MemoryStore` write them.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -51,6 +52,18 @@ class Swept(NamedTuple):
 NOTHING_SWEPT = Swept()
 
 
+def to_take(sweeps: Sequence[Swept], position: int) -> list[tuple[Swept, range]]:
+    """
+    Return those of *sweeps* of which a store that is read anew from *position* on needs requests, and their offsets.
+
+    A request that waited at the last sweep is in each sweep behind it. The one before has others that have fired or
+    were withdrawn since then, and whose ids are known.
+    """
+    lows = (0, *(swept.below for swept in sweeps))
+    taken = zip(sweeps, lows, strict=False)
+    return [(swept, range(low, min(swept.below, position))) for swept, low in taken if position <= swept.since]
+
+
 @dataclass(frozen=True, slots=True)
 class Head:
     """
@@ -92,17 +105,8 @@ class Head:
 
     @property
     def to_take(self) -> list[tuple[Swept, range]]:
-        """
-        The sweeps of which a store that is read anew from `position` on needs requests, and the offsets of these.
-
-        A request that waited at the last sweep is in each sweep behind it. The one before has others that have fired or
-        were withdrawn since then, and whose ids are known.
-        """
-        lows = (0, *(swept.below for swept in self.sweeps))
-        taken = zip(self.sweeps, lows, strict=False)
-        return [
-            (swept, range(low, min(swept.below, self.position))) for swept, low in taken if self.position <= swept.since
-        ]
+        """The sweeps of which a store that is read anew from `position` on needs requests, and their offsets."""
+        return to_take(self.sweeps, self.position)
 
     @property
     def must_read_to(self) -> int:

@@ -66,7 +66,7 @@ class Outcome:
 
     Attributes:
         offset: offset on `timer-request`; for a timer that came back from the lake, the offset of its original.
-        appended_ms: UNIX milliseconds at which the broker appended it.
+        appended_ms: UNIX milliseconds at which the broker appended it; None if only a sweep has it, and nobody knows.
         due_ms: UNIX milliseconds of the timer; None for a cancel, and for a request that no worker accepts.
         reason: why it was refused; empty otherwise.
         by: offset of the record that withdrew it in time; None if none did.
@@ -75,7 +75,7 @@ class Outcome:
     """
 
     offset: int
-    appended_ms: int
+    appended_ms: int | None
     due_ms: int | None
     cancel: bool
     topic: str

@@ -253,9 +253,17 @@ class Letter(NamedTuple):
     value: bytes
 
     @classmethod
-    def of(cls, answer: Answer, partition: int) -> "Letter":
-        """Return the letter with *answer*, which is about a record of *partition* of `timer-request`."""
-        return cls(answer.topic.decode(), answer.timer_id, answer.reply(partition).SerializeToString())
+    def of(cls, answer: Answer, partition: int, future: bytes = b"") -> "Letter":
+        """
+        Return the letter with *answer*, which is about a record of *partition* of `timer-request`.
+
+        Args:
+            future: of the request that the answer names, if that may have left the log.
+        """
+        reply = answer.reply(partition)
+        if future:
+            reply.future = future
+        return cls(answer.topic.decode(), answer.timer_id, reply.SerializeToString())
 
     @classmethod
     def unsent(cls, seal: Sealed) -> list["Letter"]:

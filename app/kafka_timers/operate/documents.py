@@ -35,7 +35,9 @@ def timer_document(timer: Timer) -> Document:
 
 def answer_document(timer_id: str, answer: Answer) -> Document:
     """Return the *answer* to a cancel, a move or a create of *timer_id* as JSON."""
-    return {"timer_id": timer_id} | dataclasses.asdict(answer) | {"second": answer.second}
+    told = dataclasses.asdict(answer)
+    del told["kept"]
+    return {"timer_id": timer_id} | told | {"second": answer.second}
 
 
 def status_document(status: ServiceStatus) -> Document:

@@ -1,13 +1,15 @@
 """Read the records of one timer id from the topics. `core.outcomes` decides the outcome of each record."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.reading import TopicLog
 from kafka_timers.broker.seals import Tail, last_seals, seals_in
+from kafka_timers.core.changes import to_take
 from kafka_timers.core.outcomes import Outcome, State, outcomes_of, records_of, uncertain, with_rejected
 from kafka_timers.core.routing import partition_of
+from kafka_timers.core.sweep import repeated_in, sweeps_in
 from kafka_timers.core.wire import (
     Future,
     Record,
@@ -89,12 +91,22 @@ async def find(kafka: Kafka, prefix: str, timer_id: str) -> Found:
         start = (await requests.bounds.starts([partition]))[partition]
         if seal and not seal.horizon_s:
             start = max(start, seal.restore_from)
+        sweeps = to_take(sweeps_in(seal), start) if seal else []
         records: list[Record] = []
         async for page in requests.pages(partition, start, end):
+            for swept, offsets in sweeps:
+                for repeated in repeated_in(page, swept.begun_us, offsets):
+                    records += records_of(repeated, timer_id)
             records += records_of(page, timer_id)
+        # What a sweep repeats lay before all of these.
+        records.sort(key=lambda record: record.offset)
         dues_ms = uncertain(records, partition, len(tails))
         seals = [*await _seals_over(sealed, partition, dues_ms), *tail]
         outcomes = outcomes_of(records, seals, partition, len(tails), whole=start == 0)
+        read = {record.offset for record in records if record.offset >= start}
+        outcomes = [
+            each if {each.offset, each.copied_at} & read else replace(each, appended_ms=None) for each in outcomes
+        ]
         if any(each.state is State.FIRED for each in outcomes):
             outcomes = with_rejected(outcomes, await _rejected(rejected, topics.requests, partition, outcomes))
     return Found(partition, start, end, seal, outcomes, records)
@@ -117,7 +129,7 @@ async def _seals_over(log: TopicLog, partition: int, dues_ms: Iterable[int]) -> 
 
 async def _rejected(log: TopicLog, requests: str, partition: int, outcomes: Iterable[Outcome]) -> Mapping[int, str]:
     """Return the fired requests that lie on `timer-rejected`: the reason by offset."""
-    since_ms = min(max(each.due_ms or 0, each.appended_ms) for each in outcomes if each.state is State.FIRED)
+    since_ms = min(max(each.due_ms or 0, each.appended_ms or 0) for each in outcomes if each.state is State.FIRED)
     if not log.numbers:
         return {}
     number = partition % len(log.numbers)

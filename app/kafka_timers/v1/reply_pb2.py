@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bkafka_timers/v1/reply.proto\x12\x0fkafka_timers.v1\"\x9b\x02\n\x05Reply\x12\x0f\n\x07timerId\x18\x01 \x01(\t\x12/\n\x07outcome\x18\x02 \x01(\x0e\x32\x1e.kafka_timers.v1.Reply.Outcome\x12\x0e\n\x06second\x18\x03 \x01(\x03\x12\x0f\n\x07request\x18\x04 \x01(\t\x12\r\n\x05\x61sked\x18\x05 \x01(\t\x12\x0e\n\x06millis\x18\x06 \x01(\r\x12\x12\n\x05waits\x18\x07 \x01(\x08H\x00\x88\x01\x01\"r\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\r\n\tCANCELLED\x10\x01\x12\t\n\x05MOVED\x10\x02\x12\x0c\n\x08TOO_LATE\x10\x03\x12\x0b\n\x07UNKNOWN\x10\x04\x12\x0c\n\x08\x41\x43\x43\x45PTED\x10\x05\x12\x0b\n\x07IGNORED\x10\x06\x42\x08\n\x06_waitsb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bkafka_timers/v1/reply.proto\x12\x0fkafka_timers.v1\"\xbb\x02\n\x05Reply\x12\x0f\n\x07timerId\x18\x01 \x01(\t\x12/\n\x07outcome\x18\x02 \x01(\x0e\x32\x1e.kafka_timers.v1.Reply.Outcome\x12\x0e\n\x06second\x18\x03 \x01(\x03\x12\x0f\n\x07request\x18\x04 \x01(\t\x12\r\n\x05\x61sked\x18\x05 \x01(\t\x12\x0e\n\x06millis\x18\x06 \x01(\r\x12\x12\n\x05waits\x18\x07 \x01(\x08H\x00\x88\x01\x01\x12\x13\n\x06\x66uture\x18\x08 \x01(\x0cH\x01\x88\x01\x01\"r\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\r\n\tCANCELLED\x10\x01\x12\t\n\x05MOVED\x10\x02\x12\x0c\n\x08TOO_LATE\x10\x03\x12\x0b\n\x07UNKNOWN\x10\x04\x12\x0c\n\x08\x41\x43\x43\x45PTED\x10\x05\x12\x0b\n\x07IGNORED\x10\x06\x42\x08\n\x06_waitsB\t\n\x07_futureb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,7 +32,7 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'kafka_timers.v1.reply_pb2',
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_REPLY']._serialized_start=49
-  _globals['_REPLY']._serialized_end=332
-  _globals['_REPLY_OUTCOME']._serialized_start=208
-  _globals['_REPLY_OUTCOME']._serialized_end=322
+  _globals['_REPLY']._serialized_end=364
+  _globals['_REPLY_OUTCOME']._serialized_start=229
+  _globals['_REPLY_OUTCOME']._serialized_end=343
 # @@protoc_insertion_point(module_scope)

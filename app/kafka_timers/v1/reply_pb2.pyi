@@ -6,7 +6,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Reply(_message.Message):
-    __slots__ = ("timerId", "outcome", "second", "request", "asked", "millis", "waits")
+    __slots__ = ("timerId", "outcome", "second", "request", "asked", "millis", "waits", "future")
     class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         OUTCOME_UNSPECIFIED: _ClassVar[Reply.Outcome]
@@ -30,6 +30,7 @@ class Reply(_message.Message):
     ASKED_FIELD_NUMBER: _ClassVar[int]
     MILLIS_FIELD_NUMBER: _ClassVar[int]
     WAITS_FIELD_NUMBER: _ClassVar[int]
+    FUTURE_FIELD_NUMBER: _ClassVar[int]
     timerId: str
     outcome: Reply.Outcome
     second: int
@@ -37,4 +38,5 @@ class Reply(_message.Message):
     asked: str
     millis: int
     waits: bool
-    def __init__(self, timerId: _Optional[str] = ..., outcome: _Optional[_Union[Reply.Outcome, str]] = ..., second: _Optional[int] = ..., request: _Optional[str] = ..., asked: _Optional[str] = ..., millis: _Optional[int] = ..., waits: bool = ...) -> None: ...
+    future: bytes
+    def __init__(self, timerId: _Optional[str] = ..., outcome: _Optional[_Union[Reply.Outcome, str]] = ..., second: _Optional[int] = ..., request: _Optional[str] = ..., asked: _Optional[str] = ..., millis: _Optional[int] = ..., waits: bool = ..., future: _Optional[bytes] = ...) -> None: ...

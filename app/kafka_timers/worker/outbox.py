@@ -26,7 +26,7 @@ from typing import NamedTuple
 from aiokafka.errors import KafkaError
 
 from kafka_timers.clock import Clock
-from kafka_timers.core.versions import Answer, Letter
+from kafka_timers.core.versions import Answer, Letter, Version
 from kafka_timers.core.wire import Reply
 from kafka_timers.runtime.metrics import WorkerMetrics
 from kafka_timers.worker.faults import Fault, FaultError, FencedError
@@ -35,6 +35,8 @@ from kafka_timers.worker.replies import KafkaReplies
 log = logging.getLogger(__name__)
 
 IsHeld = Callable[[], Awaitable[bool]]
+# Returns the Future of a request that waits, if it may have left the log; else nothing.
+Kept = Callable[[Version], bytes]
 
 # Outcomes that a fenced owner must not send.
 _NEED_AN_OWNER = frozenset((Reply.CANCELLED, Reply.MOVED, Reply.ACCEPTED, Reply.IGNORED))
@@ -60,11 +62,19 @@ class Outbox:
 
     Args:
         is_held: tells whether this was still the partition's owner at some moment after the question.
+        kept: of a request that is named as pending.
     """
 
     def __init__(
-        self, number: int, replies: KafkaReplies, is_held: IsHeld, clock: Clock, metrics: WorkerMetrics
+        self,
+        number: int,
+        replies: KafkaReplies,
+        is_held: IsHeld,
+        clock: Clock,
+        metrics: WorkerMetrics,
+        kept: Kept = lambda _: b"",
     ) -> None:
+        self._kept = kept
         self._number = number
         self._replies = replies
         self._is_held = is_held
@@ -125,7 +135,7 @@ class Outbox:
                 answers, self._waiting = self._waiting, []
                 if any(answer.outcome in _NEED_AN_OWNER for answer in answers) and not await self._is_held():
                     raise FencedError
-                await self._hand_over([Letter.of(answer, self._number) for answer in answers])
+                await self._hand_over([self._letter(answer) for answer in answers])
         except Exception as error:
             self._fail(error)
             raise
@@ -133,6 +143,10 @@ class Outbox:
             self._is_running = False
             for lane in self._lanes.values():
                 lane.cancel()
+
+    def _letter(self, answer: Answer) -> Letter:
+        named = answer.version if answer.outcome == Reply.IGNORED else None
+        return Letter.of(answer, self._number, self._kept(named) if named and named.waits else b"")
 
     async def _hand_over(self, letters: Sequence[Letter]) -> None:
         """Queue *letters* as far as there is room, as long as older ones are being sent."""

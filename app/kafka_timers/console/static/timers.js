@@ -165,7 +165,7 @@ function draw(screen, id, told) {
     el("h3", {}, "Its life"),
     told.complete ? "" : el("p", { id: "reading", class: "soft", role: "status" }, "The log is still being read …"),
     el("ol", { class: "life" }, told.history.map((each) => el("li", {},
-      el("strong", {}, each.cancel ? "taken back" : "asked for"), ` at ${each.appended.replace("T", " ").replace("Z", " UTC")}, request ${each.request}`,
+      el("strong", {}, each.cancel ? "taken back" : "asked for"), `${each.appended ? ` at ${each.appended.replace("T", " ").replace("Z", " UTC")}` : " before the log begins"}, request ${each.request}`,
       el("br"), each.cancel ? `the cancel: ${each.state}` : `for ${at(dueOf(each))}: ${each.state}${each.reason ? `, ${each.reason}` : ""}`))),
     el("p", {}, el("code", {}, `kafka-timers find ${name}`)));
 }
