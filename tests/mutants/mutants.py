@@ -275,7 +275,7 @@ MUTANTS = [
     Mutant("an id is forgotten though it was asked for again", "TimerStore.forget", without("made_at")),
     Mutant("the id of a copy is forgotten with its original", "Version.made_at", put("self.offset", "at")),
     Mutant("answers that a seal covers stay", "TimerStore.write", never("answered_before")),
-    Mutant("the open scan is not in the head", "pack_head", never("1/2")),
+    Mutant("the open scan is not in the head", "pack_head", never("1/3")),
     # --- moments of a second -----------------------------------------------------------------------------------------
     Mutant("the log's end is not asked for at a moment with an id", "Firing.up_to", never("_names_any")),
     Mutant("a moment is opened that has not come", "Firing._end_ms", put("300", 1, "2/2")),
@@ -642,6 +642,25 @@ MUTANTS = [
     Mutant(
         "a brief seal says what the one before it has said, whatever holds", "brief.shortened", either("_2", "_said_by")
     ),
+    # --- sweeps -------------------------------------------------------------------------------------------------------
+    Mutant("a sweep is told of before it is read back", "Sweeping.go_on", without("position")),
+    Mutant("a sweep is told of before what it leaves out has fired", "Sweeping.go_on", without("sealed_ms")),
+    Mutant("a sweep takes all of the time", "Sweeping.go_on", without("_SHARE")),
+    Mutant("a store that is read anew takes nothing from sweeps", "Follower.take", drop("write")),
+    Mutant("a store that lacks some of a sweep is kept", "start_of", without("lacks_swept")),
+    Mutant("a store never has all of a sweep", "Follower.has_taken", drop("write")),
+    Mutant("the sweep before the last one is not told of", "sweep.tell", compare("False", "restore_from")),
+    Mutant("what waits counts where it was repeated before", "Tally.sweep", drop("add")),
+    Mutant("what is repeated counts where it was", "Tally._counts_in", either("_2", "_below")),
+    Mutant("a sweep begins within the one before", "Partition.sweep", never("since")),
+    Mutant("a sweep begins before the one before it is told of", "Partition.sweep", without("swept")),
+    Mutant("a sweep leaves out what is late", "Partition.sweep", put("self.sealed_ms", "scanned_ms")),
+    Mutant("far requests are swept", "Partition.sweep", without("horizon_s")),
+    Mutant("a request is repeated with its condition", "sweep.unconditional", always("condition")),
+    Mutant("requests of another sweep are taken", "repeated_in", compare("True", "begun")),
+    Mutant("a request is taken from a sweep, and read", "changes.to_take", put("_0", "min")),
+    Mutant("a question about a repeated request is answered without it", "Outbox._letter", without("waits")),
+    Mutant("what is repeated counts as alone in a store", "alone._held_below", put("0", "count_below", "2/2")),
 ]
 
 # Survivors, and why nothing is wrong with that.
