@@ -8,7 +8,11 @@ from service import Service
 from kafka_timers.broker.bounds import LogBounds
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
+from kafka_timers.client.request import Outcome
+from kafka_timers.client.timer_client import TimerClient
 from kafka_timers.core.backlog import CHUNK_BITS
+from kafka_timers.core.outcomes import State
+from kafka_timers.operate.find import find
 
 CHUNK = 1 << CHUNK_BITS
 
@@ -30,6 +34,28 @@ async def test_a_timer_that_waits_long_holds_no_log_back(bootstrap: str, prefix:
         assert sorted(await service.callback_names([*names, "far"])) == sorted([*names, "far"])
         code, said = await service.status()
         assert code == 0, said
+
+
+async def test_a_timer_that_has_left_the_log_is_found_and_moved(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+    async with (
+        Service(bootstrap, prefix, tmp_path, partitions=1) as service,
+        TimerClient(bootstrap, topic_prefix=prefix) as client,
+    ):
+        await service.start("oscillator")
+        worker = await service.firing("--keep-s", "4")
+        far = await client.after(3600, topic=service.callbacks, key="k", value=b"v", timer_id="far")
+        await service.requests(1, map(str, range(2 * CHUNK)))
+        await worker.until("/metrics", lambda *_: worker.metric("kafka_timers_trimmed_records_total") >= CHUNK)
+        found = await find(Kafka(bootstrap), prefix, "far")
+        [outcome] = found.outcomes
+        assert (outcome.offset, outcome.state, outcome.appended_ms) == (far.offset, State.PENDING, None)
+        pending = await client.get("far")
+        assert pending is not None
+        assert (pending.request, pending.value) == (far.request, b"v")
+        assert (await client.move("far", after=1)).outcome is Outcome.MOVED
+        *_, last = await service.read(service.callbacks, 2 * CHUNK + 1)
+        assert (last.key, last.value) == (b"k", b"v")
+        assert await client.get("far") is None
 
 
 async def test_a_worker_without_a_disk_goes_on_where_the_log_begins_by_now(
