@@ -136,8 +136,11 @@ class Load(threading.Thread):
             future = Future(callBackTopic=topic, callBackKey=name, callBack=random.randbytes(size) or name.encode())
             self._send(str(second), future, number % self._partitions)
 
+    def _ahead_s(self) -> int:
+        return self._chance.randint(*_AHEAD_S)
+
     def _ask(self) -> None:
-        second = int(time.time()) + self._chance.randint(*_AHEAD_S)
+        second = int(time.time()) + self._ahead_s()
         if self._chance.random() < _WITH_ID:
             timer_id = f"id-{self._prefix}-{self._count}"
             self._set(timer_id, second)
@@ -155,7 +158,7 @@ class Load(threading.Thread):
                 cancel = Future(cancel=True, timerId=timer_id, replyTopic=self.replies)
                 self._send(timer_id, cancel, partition_of(timer_id, self._partitions))
                 continue
-            second = int(now_s) + self._chance.randint(*_AHEAD_S)
+            second = int(now_s) + self._ahead_s()
             self._set(timer_id, second)
             if self._chance.random() < _AGAIN:
                 self._later(timer_id, second)

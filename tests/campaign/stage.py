@@ -34,12 +34,18 @@ class Process:
     """An oscillator or a worker, which may be started again with its disk."""
 
     def __init__(
-        self, name: str, command: Sequence[str], port: int, folder: Path, environment: Mapping[str, str]
+        self,
+        name: str,
+        command: Sequence[str],
+        port: int,
+        folder: Path,
+        environment: Mapping[str, str],
+        module: str = "kafka_timers",
     ) -> None:
         self.name = name
         self.port = port
         self.data_dir = folder / name
-        self._command = [sys.executable, "-m", "kafka_timers", *command, "--port", str(port)]
+        self._command = [sys.executable, "-m", module, *command, "--port", str(port)]
         self.log = folder / f"{name}.log"
         self._environment = os.environ | environment
         self._child: Child | None = None
@@ -115,6 +121,7 @@ class Stage:
         clocks: of all processes; right ones by default.
         cuttable: an own topic, named without the prefix, that has two replicas only, on the brokers 1 and 2, of which
             one that is behind may become leader.
+        module: what is run as `kafka-timers`.
 
     Attributes:
         former: the log of requests before it was destroyed, to be judged apart.
@@ -132,7 +139,9 @@ class Stage:
         options: Sequence[Sequence[str]] = ((), ()),
         clocks: Clocks | None = None,
         cuttable: str = "",
+        module: str = "kafka_timers",
     ) -> None:
+        self._module = module
         self.former: Former | None = None
         self.left: list[Request] = []
         self.answers: list[Answer] = []
@@ -163,7 +172,7 @@ class Stage:
 
     def _process(self, name: str, command: Sequence[str]) -> Process:
         environment = self.clocks.of_process(name) if self.clocks else {}
-        return Process(name, command, free_port(), self.folder, environment)
+        return Process(name, command, free_port(), self.folder, environment, self._module)
 
     @property
     def processes(self) -> list[Process]:
