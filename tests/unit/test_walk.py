@@ -25,19 +25,30 @@ HISTORIES_OF_A_CAMPAIGN = int(os.environ.get("KAFKA_TIMERS_TEST_HISTORIES", "500
 # A history that misses each of the rules that few miss. Where the walk has changed it is looked for anew, for minutes
 # at most, and the number that was found belongs here.
 MISSED_BY = {
-    "an hour after its cancel": 861,
-    "cancels are read again": 4_293,
+    "an hour after its cancel": 1_185,
+    "behind the one before": 3_129,
+    "cancels are read again": 3_114,
     "decided before it is landed": 214,
-    "epoch check": 1_059,
-    "forgotten is known": 3_149,
+    "each sweep has a name": 2_502,
+    "epoch check": 3_674,
+    "excepted once it is due": 253,
+    "forgotten is known": 213,
     "ignored is sealed": 33,
-    "ignored until done": 33,
+    "ignored until done": 734,
     "known from": 1_369,
-    "marks move": 4_293,
+    "last record": 107,
+    "late ones fire before": 317,
+    "marks move": 26_248,
+    "must_read_to of the scan": 1_565,
+    "one sweep at a time": 261,
+    "remembered when reconciled": 2_864,
     "stood before": 66_565,
+    "taken once": 4_518,
+    "the sweep before": 9_854,
     "undecided until sealed": 4_208,
     "unheld cancels": 3_414,
     "what a scan covers": 469,
+    "what is to be read is not taken": 224,
 }
 
 # Switched off, nothing is found; each is kept for the reason beside it.
@@ -53,6 +64,7 @@ NOT_MISSED = {
     "replaced what is not read": "too rare by chance: test_a_request_that_has_replaced_another_one_long_ago_stands",
     "covered by its own offset": "too rare by chance: test_a_copy_that_is_read_during_a_scan_can_still_be_cancelled",
     "forgotten by its own offset": "too rare by chance: test_a_promoted_timer_can_be_cancelled_an_hour_after_it_…",
+    "withdrawn are not repeated": "too rare by chance: test_an_owner_without_a_store_fires_what_was_repeated_and_…",
     "times step back": "too rare by chance: test_an_id_is_known_though_a_record_of_another_leader_tells_a_later_time",
 }
 
@@ -1000,6 +1012,30 @@ def test_a_request_that_has_replaced_another_one_long_ago_stands(off: tuple[str,
         with broken("P") if off else nullcontext():
             told.walk.finish()
             assert told.fired == [1, 2]
+
+
+@pytest.mark.parametrize("off", [(), ("withdrawn are not repeated",), ("taken from sweeps",)])
+def test_an_owner_without_a_store_fires_what_was_repeated_and_nothing_that_was_withdrawn(off: tuple[str, ...]) -> None:
+    """The cancel lies below restore_from, and its hour is over."""
+    with story(*off, terms=SHORT) as told:
+        begin(told)
+        told.walk.request(60, b"a")
+        told.walk.cancel()
+        told.walk.request(61)
+        told.walk.request(62)
+        told.tick_until(told.a, 13 + SHORT.memory_s)
+        told.a.begin_to_sweep(4)
+        while told.a.sweep and not told.a.sweep.is_written:
+            told.a.go_on_sweeping()
+        told.tick_until(told.a, 16 + SHORT.memory_s)
+        told.a.go_on_sweeping()
+        told.tick_until(told.a, 17 + SHORT.memory_s)
+        told.log.start = told.log.seals[-1].restore_from
+        assert told.log.start == 4
+        told.walk.take_over(told.b, is_empty=True)
+        with broken("P") if off else nullcontext():
+            told.walk.finish()
+            assert told.fired == [2, 3]
 
 
 def test_nobody_is_answered_by_a_request_that_was_ignored_longer_than_an_hour_ago() -> None:

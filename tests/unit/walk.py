@@ -264,13 +264,17 @@ class Owner:
 
     # --- sweeping ----------------------------------------------------------------------------------------------------
 
+    def begin_to_sweep(self, below: int) -> None:
+        """Begin to repeat what waits below the offset *below*, if anything does."""
+        self.sweep = self.partition.sweep(self.log.sweeps, below, _AHEAD_MS)
+        self.log.sweeps += "each sweep has a name" not in self.walk.off
+
     def go_on_sweeping(self) -> None:
         """Begin a sweep of some of the log, or write its next part, or have the next seal tell of it."""
         walk, now, log, off = self.walk, self.partition, self.log, self.walk.off
         under_way = self.sweep
         if under_way is None:
-            self.sweep = now.sweep(log.sweeps, walk.between(now.position // 2, now.position), _AHEAD_MS)
-            log.sweeps += "each sweep has a name" not in off
+            self.begin_to_sweep(walk.between(now.position // 2, now.position))
             return
         if not under_way.is_written:
             self._check_epoch()
