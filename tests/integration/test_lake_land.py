@@ -25,7 +25,7 @@ from kafka_timers.broker import topics
 from kafka_timers.broker.bounds import LogBounds
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.core.routing import partition_of
-from kafka_timers.core.wire import FORMAT, Copy, Future, Sealed, Topics
+from kafka_timers.core.wire import FORMAT, KEPT_KEY, Copy, Future, Kept, Sealed, Topics
 from kafka_timers.dev.broker import free_port
 from kafka_timers.dev.process import Child
 from kafka_timers.errors import BrokerError, LakeError
@@ -138,6 +138,7 @@ async def test_each_record_becomes_a_row_and_aborted_ones_do_not(lake: Lake) -> 
             await send(copy.SerializeToString(), b"%d" % (now + 60))
             await send(b"{}", b"%d" % (now + 60))
             await send(named, b"soon")
+            await send(Future(kept=Kept(begun=1)).SerializeToString(), KEPT_KEY)
     seal = Sealed(partition=1, first_ms=(now - 1) * 1000, end_ms=(now + 1) * 1000, fence=7, worker="w", format=FORMAT)
     await lake.producer.send_and_wait(lake.names.sealed, seal.SerializeToString(), b"1", partition=1)
     newer = Sealed(partition=1, first_ms=(now + 1) * 1000, end_ms=(now + 2) * 1000, fence=8)
@@ -156,13 +157,14 @@ async def test_each_record_becomes_a_row_and_aborted_ones_do_not(lake: Lake) -> 
         (6, "copy", None, 1),
         (7, "refused", "value-not-a-future", None),
         (8, "refused", "key-not-a-second", None),
+        (9, "kept", None, None),
     ]
     columns = ("partition", "last", "fence", "worker", "format")
     sealed = read(lake.spark, lake.root, SEALS).select(*columns).orderBy("last").collect()
     assert [tuple(row) for row in sealed] == [(1, now, 7, "w", FORMAT), (1, now + 1, 8, "", FORMAT)]
     [rejected] = read(lake.spark, lake.root, REJECTED).select("reason", "source_offset").collect()
     assert tuple(rejected) == ("topic-unknown", 5)
-    await lake.assert_landed(6)
+    await lake.assert_landed(7)
     assert read_positions(lake.spark, lake.root, lake.names.requests)[home] == 10
 
     # Only new records; and a checkpoint that is lost costs nothing, though its successor counts batches from 0 again.

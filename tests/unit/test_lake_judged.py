@@ -5,7 +5,7 @@ import random
 import pyarrow as pa
 
 from kafka_timers.core.routing import partition_of
-from kafka_timers.core.wire import Copy, Future
+from kafka_timers.core.wire import KEPT_KEY, Copy, Future, Kept
 from kafka_timers.lake.records import judged_at_once, judged_one_by_one
 
 
@@ -48,6 +48,7 @@ def some_batch(seed: int) -> tuple[pa.RecordBatch, bool]:
         (keys[0], Future(cancel=True).SerializeToString(), 1),
         (keys[0], future(timerId="id-1"), 1 + partition_of("id-1", 3)),
         (keys[0], values[0], 2),
+        (KEPT_KEY, Future(kept=Kept(begun=1)).SerializeToString(), 1),
     ]
     odd = seed % 4 > 1
     if odd:

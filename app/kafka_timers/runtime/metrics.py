@@ -144,6 +144,9 @@ class WorkerMetrics:
         self.unavailable_topics = single(
             "unavailable_topics", "callback topics with partitions that lack a leader or replicas in sync"
         )
+        self.log_needed = gauge(
+            "request_log_needed_seconds", "age of the oldest record of timer-request that is needed"
+        )
         self.log_gap = gauge("request_log_gap", "1 when the request log starts above the oldest pending request")
 
     def count_callers(self, asked: Mapping[str, int]) -> None:

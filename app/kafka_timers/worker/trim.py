@@ -70,6 +70,7 @@ class Trimmer:
         while True:
             await asyncio.sleep(min(_EVERY_S, self._keep_s / _TIMES_IN_KEEP))
             try:
+                await self._look()
                 await self._sweep()
                 await self.trim()
                 trouble = ""
@@ -85,6 +86,18 @@ class Trimmer:
                     )
                 else:
                     log.warning("%s could not be trimmed: %s", topic, trouble)
+
+    async def _look(self) -> None:
+        """Show how old the first record is that somebody may need who has no store."""
+        log, now_s = self._ports.log, self._ports.clock.wall_s()
+        for number, owner in self._owners().items():
+            first = owner.sealed[1] if owner.sealed else 0
+            needed_s, end = 0.0, await log.bounds.end(number)
+            async for records in log.pages(number, first, end, skips_deleted=True):
+                if records:
+                    needed_s = now_s - records[0].timestamp / 1000
+                    break
+            self._ports.metrics.log_needed.labels(number).set(max(needed_s, 0.0))
 
     async def _sweep(self) -> None:
         """
