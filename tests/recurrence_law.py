@@ -74,6 +74,7 @@ def law_of(
     plans: Sequence[tuple[int, Planned | None]],
     end_ms: int,
     is_held_up: Callable[[int], bool],
+    is_read: Callable[[int, int], bool] = lambda offset, by_ms: True,
 ) -> tuple[set[int], set[int]]:
     """
     Return the instants of the runs of schedule *name* that must have fired by *end_ms*, and of those that may have.
@@ -81,10 +82,16 @@ def law_of(
     Args:
         is_held_up: tells whether no planner may have worked in the seconds before a moment. What a change has dropped
             is cancelled only then, so it may fire as it was planned.
+        is_read: tells whether a planner has worked with the record at an offset before a moment. If a schedule is
+            changed before any has, the runs before the change are not made up for.
     """
     if not versions:
         return set(), set()
     seen = _seen_ms(versions, plans)
+    pairs = zip(versions, versions[1:], seen, strict=False)
+    is_passed = [at is None and not is_read(each.offset, after.appended_ms) for each, after, at in pairs]
+    # When the first one came that a planner had to plan; nobody has replaced the last one.
+    begins_ms = versions[[*is_passed, False].index(False)].appended_ms
     example = next((version.schedule for version in versions if version.schedule is not None), Schedule())
     has = list[set[int]]()
     for version in versions:
@@ -105,7 +112,8 @@ def law_of(
         cancelled_ms = next((at for at, plan in plans if plan and plan.cancelled_ms >= due), 0)
         if any(run_ms in has[at] for at in possible) or is_held_up(due) or cancelled_ms > due - _IN_TIME_MS:
             may.add(run_ms)
-        if due + EDGE_MS <= end_ms and all(run_ms in has[at] for at in possible):
+        is_unread = not sure and run_ms < begins_ms and is_held_up(due)
+        if due + EDGE_MS <= end_ms and not is_unread and all(run_ms in has[at] for at in possible):
             must.add(run_ms)
     return must, may
 

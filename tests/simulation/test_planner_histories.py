@@ -2,8 +2,10 @@
 Promises R1 to R6 of recurring timers, held by the shipped planner through random histories.
 
 Schedules are put, paused, skipped and deleted, while brokers are cut off and freeze, answers are lost, and planners are
-killed, paused and replaced. The oracle knows `timer-schedule`, what planners have committed to `timer-planned`, and the
-callbacks. PYTHONPATH=app:oscillator:tests python -m simulation.test_planner_histories SEED tells a history.
+killed, paused and replaced. The oracle knows `timer-schedule`, what planners have read of it and committed to
+`timer-planned`, and the callbacks.
+
+PYTHONPATH=app:oscillator:tests python -m simulation.test_planner_histories SEED tells a history.
 """
 
 import asyncio
@@ -186,7 +188,7 @@ class History:
         if twice := [run for run, count in fired.items() if count > 1]:
             raise PromiseError(f"R1: {twice} came more than once")
         for name in _NAMES:
-            law = law_of(name, versions[name], plans[name], end_ms, self._is_troubled)
+            law = law_of(name, versions[name], plans[name], end_ms, self._is_troubled, self._planners.is_read)
             must, may = (set(map(instant_text, runs)) for runs in law)
             came = {instant for schedule, instant in fired if schedule == name}
             if lost := sorted(must - came):

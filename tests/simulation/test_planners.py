@@ -7,6 +7,7 @@ from typing import Any, cast
 from aiokafka.errors import KafkaError
 from prometheus_client import CollectorRegistry
 
+from kafka_timers.adapters.commands import SourceRecord
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.core.callbacks import Target
 from kafka_timers.core.schedules import CatchUp, Schedule
@@ -27,6 +28,16 @@ from simulation.told import Story, told
 _REFRESH_S = 5.0
 
 
+class _Planner(PlannedPartition):
+    """One that tells the offset of the last record of `timer-schedule` that it has read."""
+
+    read = -1
+
+    def _take_schedule(self, record: SourceRecord) -> None:
+        super()._take_schedule(record)
+        self.read = record.offset
+
+
 class Planners:
     """The schedules of a story, and its planners; moments are seconds since its beginning."""
 
@@ -35,6 +46,8 @@ class Planners:
         for name in (self._kafka.own.schedules, self._kafka.own.planned):
             self._kafka.create(name, 1)
         self.log = self._kafka.logs[self._kafka.own.schedules, 0]
+        # Up to which offset of it a planner has planned, with the moment in UNIX milliseconds.
+        self._worked: list[tuple[int, int]] = []
 
     def put(self, name: bytes, every_s: int, *, anchor_s: int = 0, **more: Any) -> None:
         schedule = Schedule(catch_up=CatchUp.CATCH_UP_LAST, **more)
@@ -78,7 +91,7 @@ class Planners:
 
             chores = [asyncio.create_task(refresh()), asyncio.create_task(tick())]
             try:
-                await PlannedPartition(
+                planner = _Planner(
                     cluster,
                     0,
                     PlannerSettings(),
@@ -86,13 +99,18 @@ class Planners:
                     lambda: int(EPOCH_S + self._story.now_s) * 1000,
                     ticked,
                     Turns(PriorityGate(), clock),
-                    lambda: None,
+                    lambda: self._worked.append((planner.read, self._kafka.now_ms)),
                     PlannerMetrics(CollectorRegistry()),
                     process.clock,
-                ).run()
+                )
+                await planner.run()
             finally:
                 for chore in chores:
                     chore.cancel()
+
+    def is_read(self, offset: int, by_ms: int) -> bool:
+        """Tell whether a planner had the record at *offset*, and did all its work with it, before *by_ms*."""
+        return any(read >= offset and at_ms < by_ms for read, at_ms in self._worked)
 
     def fired(self, since_s: float = 0) -> list[float]:
         """Return when runs have fired, from *since_s* on."""

@@ -493,6 +493,21 @@ async def test_a_schedule_that_goes_on_while_no_planner_works_makes_up_for_its_r
     assert topics.fired() == instants(range(600, 2_521, 60))
 
 
+@pytest.mark.parametrize("is_held", [False, True], ids=["put again", "held"])
+async def test_a_change_that_comes_before_a_planner_has_read_the_schedule_takes_the_runs_before_it(
+    topics: Topics, is_held: bool
+) -> None:
+    topics.put(b"s", every(2, catch_up=CatchUp.CATCH_UP_ALL))
+    await topics.clock.advance(7)
+    if is_held:
+        topics.hold(b"s", skipped_ms=[NOW_MS + 20_000])
+    else:
+        topics.put(b"s", every(5, catch_up=CatchUp.CATCH_UP_ALL))
+    await topics.clock.advance(15)
+    await topics.run(8)
+    assert topics.fired() == instants([8, 10, 12, 14, 16, 18, 22, 24, 26, 28, 30] if is_held else range(10, 31, 5))
+
+
 async def test_a_schedule_that_is_resumed_runs_at_once(topics: Topics) -> None:
     topics.pause(b"s")
     topics.put(b"s", every(10))
