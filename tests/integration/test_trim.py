@@ -30,6 +30,7 @@ class Trimmed:
     def __init__(self, kafka: Kafka, prefix: str, cluster: Cluster) -> None:
         self.kafka, self.prefix, self.cluster = kafka, prefix, cluster
         self.owners: dict[int, Any] = {}
+        self.swept: list[tuple[int, int]] = []
         self.clock = ManualClock(0.0)
         self.log = TopicLog(cluster, Topics.of(prefix).requests)
         self.metrics = WorkerMetrics()
@@ -48,7 +49,7 @@ class Trimmed:
     def seal(self, number: int, restore_from: int) -> None:
         """Have the owner of a partition seal that nothing waits below an offset; 0 is a takeover."""
         sealed = (self.log.bounds.log_id, restore_from) if restore_from else None
-        self.owners[number] = SimpleNamespace(sealed=sealed)
+        self.owners[number] = SimpleNamespace(sealed=sealed, sweep=lambda below: self.swept.append((number, below)))
 
     async def starts(self) -> list[int]:
         return list((await self.log.bounds.starts([0, 1])).values())
@@ -145,6 +146,29 @@ async def test_what_a_lake_has_not_landed_stays(trimmed: Trimmed, horizon_s: int
     await trimmed.clock.advance(2 * DAY_S)
     await trimmer.trim()
     assert await trimmed.starts() == [3, 10]
+
+
+async def test_what_waits_in_the_older_half_of_what_is_kept_is_to_be_repeated(trimmed: Trimmed) -> None:
+    trimmer = trimmed.trimmer()
+    await trimmer.sweep()
+    assert trimmed.swept == [(0, 0), (1, 0)]
+    await trimmed.clock.advance(DAY_S / 2 + 1)
+    await trimmer.sweep()
+    assert trimmed.swept[2:] == [(0, 10), (1, 10)]
+
+
+async def test_what_has_left_the_log_is_to_be_repeated_at_once(trimmed: Trimmed) -> None:
+    await trimmed.log.bounds.delete_below(0, 6)
+    await trimmed.trimmer().sweep()
+    assert trimmed.swept == [(0, 6), (1, 0)]
+
+
+async def test_the_age_of_what_is_needed_is_shown(trimmed: Trimmed) -> None:
+    await trimmed.clock.advance(100)
+    await trimmed.trimmer().look()
+    ages = [trimmed.metrics.log_needed.labels(number)._value.get() for number in (0, 1)]
+    assert ages[0] == pytest.approx(100, abs=5)
+    assert ages[1] == 0
 
 
 async def test_a_broker_that_lets_nobody_delete_is_told_of_once(

@@ -70,8 +70,8 @@ class Trimmer:
         while True:
             await asyncio.sleep(min(_EVERY_S, self._keep_s / _TIMES_IN_KEEP))
             try:
-                await self._look()
-                await self._sweep()
+                await self.look()
+                await self.sweep()
                 await self.trim()
                 trouble = ""
             except KafkaError as error:
@@ -87,7 +87,7 @@ class Trimmer:
                 else:
                     log.warning("%s could not be trimmed: %s", topic, trouble)
 
-    async def _look(self) -> None:
+    async def look(self) -> None:
         """Show how old the first record is that somebody may need who has no store."""
         log, now_s = self._ports.log, self._ports.clock.wall_s()
         for number, owner in self._owners().items():
@@ -99,7 +99,7 @@ class Trimmer:
                     break
             self._ports.metrics.log_needed.labels(number).set(max(needed_s, 0.0))
 
-    async def _sweep(self) -> None:
+    async def sweep(self) -> None:
         """
         Have owners repeat what waits in the older half of what is to be kept, or has left the log already.
 
