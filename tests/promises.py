@@ -359,7 +359,8 @@ def check(
     last = seals[-1] if seals else Sealed()
     if last.pending:
         raise PromiseError(f"P8: the last seal says that {last.pending} wait, and none does")
-    if last.restore_from < last.fence and not any(wish.timer_id for wish in wishes.values()):
+    is_remembered = terms.horizon_s or any(wish.timer_id for wish in wishes.values())
+    if last.restore_from < last.fence and not is_remembered:
         raise PromiseError(f"P8: the log must be read from {last.restore_from} on, though nothing waits")
     return audit
 

@@ -651,7 +651,7 @@ MUTANTS = [
     Mutant("a store never has all of a sweep", "Follower.has_taken", drop("write")),
     Mutant("the sweep before the last one is not told of", "sweep.tell", compare("False", "restore_from")),
     Mutant("what waits counts where it was repeated before", "Tally.sweep", drop("add")),
-    Mutant("what is repeated counts where it was", "Tally._counts_in", either("_2", "_below")),
+    Mutant("what is repeated counts where it was", "Tally.counts_in", either("_2", "_below")),
     Mutant("a sweep begins within the one before", "Partition.sweep", never("since")),
     Mutant("a sweep begins before the one before it is told of", "Partition.sweep", without("swept")),
     Mutant("a sweep leaves out what is late", "Partition.sweep", put("self.sealed_ms", "scanned_ms")),

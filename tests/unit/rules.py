@@ -267,6 +267,10 @@ def _mapped_alone(_: Any) -> Any:
     return sweep
 
 
+def _always_repeated(now: Partition, offset: int, by: int) -> int:
+    return now.head.swept.since if offset < now.head.swept.below else offset
+
+
 def _last_told(tell: Any) -> Any:
     return lambda sweeps, seal: tell(sweeps[-1:], seal)
 
@@ -631,7 +635,11 @@ HOUR_RULES: dict[str, Rule] = {
 SWEEP_RULES: dict[str, Rule] = {
     "counts where it is repeated": Rule(
         "what a sweep repeats counts where it is repeated, also later",
-        patches=[(Tally, "_counts_in", _instead(lambda tally, chunk: chunk))],
+        patches=[(Tally, "counts_in", _instead(lambda tally, chunk: chunk))],
+    ),
+    "read again where it lies": Rule(
+        "what was withdrawn while a sweep was written is read again where it lies",
+        patches=[(Partition, "read_again_at", _instead(_always_repeated))],
     ),
     "counts move with a sweep": Rule(
         "what was pending counts where it is repeated", patches=[(Tally, "sweep", _mapped_alone)]

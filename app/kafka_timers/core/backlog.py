@@ -86,7 +86,8 @@ class Tally:
         backlog = self._backlog
         return self.counts.get(chunk) or (backlog.pending[chunk], backlog.remembered.get(chunk, 0))
 
-    def _counts_in(self, chunk: int) -> int:
+    def counts_in(self, chunk: int) -> int:
+        """Return the chunk in which a request of *chunk* counts that was not done when the last sweep ended."""
         return self._to if chunk < self._below else chunk
 
     def sweep(self, below: int, to: int) -> None:
@@ -103,7 +104,7 @@ class Tally:
 
     def add(self, chunks: Mapping[int, int]) -> None:
         """Add to the count of each of *chunks*; a negative number takes away."""
-        for chunk, more in ((self._counts_in(chunk), more) for chunk, more in chunks.items()):
+        for chunk, more in ((self.counts_in(chunk), more) for chunk, more in chunks.items()):
             count, until_ms = self._count(chunk)
             self.counts[chunk] = count + more, until_ms
 
@@ -113,7 +114,6 @@ class Tally:
 
     def remember(self, chunks: Iterable[int], until_ms: int) -> None:
         """Remember *chunks* until then, unless they are remembered for longer or the time has passed."""
-        # Also where a sweep has repeated what waits: whether this was among it, nobody knows.
         for chunk in chunks:
             count, before_ms = self._count(chunk)
             if until_ms > max(before_ms, self._now_ms):

@@ -139,7 +139,7 @@ def _withdraw(record: TimerRecord, before: Version, partition: Partition, out: D
     if key is None:
         raise AssertionError(f"offset {record.offset} withdraws offset {before.offset}, which is done")
     out.withdrawn.append(Withdrawn(key, before.counted, record.timer_id, record.due_ms is not None))
-    out.remember.append((before.counted, record.appended_ms))
+    out.remember.append((partition.read_again_at(before.counted, record.offset), record.appended_ms))
 
 
 def _keep(

@@ -422,7 +422,7 @@ class Partition:
         tally = self.tally()
         tally.remove(contents.chunks)
         if contents.named:
-            tally.remember(contents.chunks, over_ms(self._open().end_ms - 1))
+            tally.remember(map(tally.counts_in, contents.chunks), over_ms(self._open().end_ms - 1))
         return tally
 
     def tally(self) -> Tally:
@@ -435,6 +435,18 @@ class Partition:
     def swept_chunks(self) -> tuple[int, int]:
         """What waits in chunks below the first one counts in the second one, since it is repeated there."""
         return _chunks_of(self.head.swept)
+
+    def read_again_at(self, offset: int, by: int) -> int:
+        """
+        Return where a request at *offset* is to be read again, which the record at the offset *by* has withdrawn.
+
+        The last sweep has it for sure only if it was still there when all of that was written:
+         1. a sweep begins at 40     2. offset 41 cancels offset 3     3. the sweep comes to where offset 3 was: it is
+            gone     4. the sweep ends at 45
+        Offset 3 must be read where it lies, also by an owner that reads offset 41 again.
+        """
+        swept = self.head.swept
+        return swept.since if offset < swept.below and by >= swept.to else offset
 
     def sweep(self, begun_us: int, below: int, ahead_ms: int) -> Sweep | None:
         """
