@@ -231,6 +231,17 @@ async def test_with_a_horizon_the_request_log_may_expire_a_week_behind_it(bootst
         assert problem.startswith(f"topic {prefix}timer-request has retention.ms={eight_days_ms}: set it to ")
 
 
+async def test_where_workers_sweep_the_request_log_may_expire_in_twice_the_time_that_they_keep(
+    bootstrap: str, prefix: str
+) -> None:
+    await make_sound(bootstrap, prefix, configs={"timer-request": {"retention.ms": str(14 * DAY_MS)}})
+    kafka, keep_s = Kafka(bootstrap), 7 * 86_400
+    assert await topics.check(kafka, prefix, keep_s=keep_s) == []
+    for more in ({"keep_s": keep_s + 1}, {"keep_s": keep_s, "horizon_s": 14 * 86_400}):
+        (problem,) = await topics.check(kafka, prefix, **more)
+        assert problem.startswith(f"topic {prefix}timer-request has retention.ms={14 * DAY_MS}: set it to ")
+
+
 async def test_check_tells_partition_counts_that_differ(bootstrap: str, prefix: str) -> None:
     await make_sound(bootstrap, prefix, {"oscillator": 3})
     (problem,) = await topics.check(Kafka(bootstrap), prefix)

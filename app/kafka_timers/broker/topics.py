@@ -64,8 +64,11 @@ class _Examined(NamedTuple):
     retention_s: float
 
 
-def _wanted(topics: Topics, horizon_s: int = 0) -> dict[str, _Wanted]:
+def _wanted(topics: Topics, horizon_s: int = 0, keep_s: int = 0) -> dict[str, _Wanted]:
     kept_ms = (horizon_s + GRACE_S) * 1000 if horizon_s else _FOR_EVER
+    # Nothing is needed that is older than that, since what waits is repeated. Twice of it bears workers that stand still.
+    if keep_s and not horizon_s:
+        kept_ms = 2 * keep_s * 1000
     append_time = ("LogAppendTime", "lateness and order are judged by the broker's clock")
     # One segment for each day, where seven days are kept. The broker drops and compacts closed segments only, so its
     # default of seven days for each segment would double the size.
@@ -230,22 +233,28 @@ async def make(kafka: Kafka, topics: Mapping[str, dict[str, str]], partitions: i
     return made
 
 
-async def check(kafka: Kafka, prefix: str, horizon_s: int = 0, served: int = 0) -> list[str]:
+async def check(kafka: Kafka, prefix: str, horizon_s: int = 0, served: int = 0, keep_s: int = 0) -> list[str]:
     """
     Return the problems of the service's topics as sentences with the remedy; empty if all is well.
 
     Args:
         horizon_s: horizon of the workers in seconds. Later requests are in the lake, and may expire here. 0: no lake.
+        keep_s: see `problems`.
         served: number of partitions that the service uses; 0 if unknown.
     """
     topics = Topics.of(prefix)
     async with answering(kafka), Cluster.open(kafka) as cluster:
         existing = await counted(cluster, dataclasses.astuple(topics))
-        return (await examine(cluster, topics, existing, horizon_s, served)).problems
+        return (await examine(cluster, topics, existing, horizon_s, served, keep_s)).problems
 
 
 async def examine(
-    cluster: Cluster, topics: Topics, existing: Mapping[str, int], horizon_s: int = 0, served: int = 0
+    cluster: Cluster,
+    topics: Topics,
+    existing: Mapping[str, int],
+    horizon_s: int = 0,
+    served: int = 0,
+    keep_s: int = 0,
 ) -> _Examined:
     """
     Return the findings of `check`, and how long requests are kept.
@@ -261,7 +270,7 @@ async def examine(
     replicas = {topic: min([len(each[4]) for each in found]) for _, topic, _, _, found, *_ in answer.topics if found}
     kept_ms = int(configs.get(topics.requests, {}).get(_RETENTION, _FOR_EVER))
     retention_s = math.inf if kept_ms == _FOR_EVER else kept_ms / 1000
-    return _Examined(problems(topics, existing, configs, replicas, horizon_s, served), retention_s)
+    return _Examined(problems(topics, existing, configs, replicas, horizon_s, served, keep_s), retention_s)
 
 
 async def counts(kafka: Kafka, prefix: str) -> dict[str, int]:
@@ -344,6 +353,7 @@ def problems(
     replicas: Mapping[str, int],
     horizon_s: int = 0,
     served: int = 0,
+    keep_s: int = 0,
 ) -> list[str]:
     """
     Return the problems of *topics*, see `check`, from the brokers' answers.
@@ -352,6 +362,7 @@ def problems(
         existing: number of partitions of each existing topic.
         replicas: number of replicas of each topic that a broker knows.
         served: number of partitions that the service uses; 0 if unknown.
+        keep_s: seconds for which workers keep requests; 0 if they do not sweep.
     """
     found = [
         f"topic {name} is missing: create it with kafka-timers topics create"
@@ -359,7 +370,7 @@ def problems(
         if name not in existing
     ]
     found += _count_problems(topics, {name: existing[name] for name in _aligned(topics) if name in existing}, served)
-    for name, wanted in _wanted(topics, horizon_s).items():
+    for name, wanted in _wanted(topics, horizon_s, keep_s).items():
         if name not in existing:
             continue
         for key, (value, why) in wanted.must.items():

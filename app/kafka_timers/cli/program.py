@@ -219,9 +219,9 @@ def topics_create(kafka: Kafka, topic_prefix: str, partitions: int, as_json: boo
 
 @topics.command("check")
 @on_instance
-@options_of(WorkerSettings, "horizon_s")
+@options_of(WorkerSettings, "horizon_s", "keep_s")
 @json_option
-def topics_check(kafka: Kafka, topic_prefix: str, horizon_s: int, as_json: bool) -> None:
+def topics_check(kafka: Kafka, topic_prefix: str, horizon_s: int, keep_s: int, as_json: bool) -> None:
     """
     Check the topics, and list their problems.
 
@@ -231,7 +231,7 @@ def topics_check(kafka: Kafka, topic_prefix: str, horizon_s: int, as_json: bool)
     from kafka_timers.broker.topics import check
 
     async def found() -> list[str]:
-        return await check(kafka, topic_prefix, horizon_s, await partitions_served(kafka, topic_prefix))
+        return await check(kafka, topic_prefix, horizon_s, await partitions_served(kafka, topic_prefix), keep_s)
 
     problems = wait_for(found())
     if as_json:

@@ -105,7 +105,8 @@ def _kept(rows: Sequence[PartitionStatus]) -> str:
     records = sum(row.log_records or 0 for row in rows)
     since_s = min((row.held_since_s for row in rows if row.held_since_s is not None), default=None)
     needed = "" if since_s is None else f"; needed from {_utc(int(since_s), '%Y-%m-%d %H:%M:%S')} UTC on"
-    return f"{records:,} records{needed}"
+    swept = sum(row.swept for row in rows)
+    return f"{records:,} records{needed}" + (f"; {swept:,} timers were repeated" if swept else "")
 
 
 def _planners(planners: Planners) -> str:

@@ -45,6 +45,8 @@ class PartitionStatus:
     """Number of offsets that `timer-request` keeps."""
     held_since_s: float | None = None
     """UNIX time of the append of the first request that may still be needed; none before it is. None without one."""
+    swept: int = 0
+    """Number of timers that the last sweep has written once more, so that the log before may go."""
     is_other_log: bool = False
     """True if its seals are of another topic than the `timer-request` that is there."""
     held_alone: int = 0

@@ -327,6 +327,7 @@ def _partition_status(partition: int, seals: Sequence[Sealed], now_s: float) -> 
         lateness_p99_ms=fired.lateness_p99_ms if fired else None,
         lateness_max_ms=fired.lateness_max_ms if fired else None,
         owner=last.worker or None if last else None,
+        swept=last.swept[-1].requests if last and last.swept else 0,
         held_alone=last.held_alone if last else 0,
         lost=(last.lost_from, last.lost_to - 1) if last and last.lost_to else None,
     )

@@ -383,7 +383,7 @@ class Worker:
                 existing = {name: each.partitions for name, each in found.items() if isinstance(each, Target)}
                 if existing.get(topics.requests, 0) > served:
                     self._has_added.set()
-                now = await examine(cluster, topics, existing, self._settings.horizon_s, served)
+                now = await examine(cluster, topics, existing, self._settings.horizon_s, served, self._settings.keep_s)
                 self.metrics.retention.set(now.retention_s)
                 self.metrics.topic_problems.set(len(now.problems))
                 for problem in now.problems:
