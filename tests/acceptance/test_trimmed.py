@@ -1,5 +1,6 @@
 """A request log that gives back what nobody needs."""
 
+import asyncio
 import time
 from pathlib import Path
 
@@ -56,6 +57,32 @@ async def test_a_timer_that_has_left_the_log_is_found_and_moved(bootstrap: str, 
         *_, last = await service.read(service.callbacks, 2 * CHUNK + 1)
         assert (last.key, last.value) == (b"k", b"v")
         assert await client.get("far") is None
+
+
+async def test_what_an_admin_has_deleted_too_early_is_repeated_from_the_store(
+    bootstrap: str, prefix: str, tmp_path: Path
+) -> None:
+    async with Service(bootstrap, prefix, tmp_path, partitions=1) as service:
+        await service.start("oscillator")
+        worker = await service.firing("--keep-s", "20")
+        await service.requests(int(time.time()) + 45, ["far"])
+        await service.requests(1, map(str, range(CHUNK)))
+        await service.read(service.callbacks, CHUNK)
+        async with Cluster.open(Kafka(bootstrap)) as cluster:
+            await cluster.look_up([service.topics.requests])
+            bounds = LogBounds(cluster, service.topics.requests)
+            end = await bounds.end(0)
+            await bounds.delete_below(0, end)
+        gap = "kafka_timers_request_log_gap"
+        await worker.until("/metrics", lambda *_: worker.metric(gap) == 1)
+        await worker.until("/metrics", lambda *_: worker.metric(gap) == 0)
+        while (await service.seals())[0][-1].restore_from < end:
+            await asyncio.sleep(0.1)
+        worker.child.kill()
+        await worker.child.wait()
+        await service.firing("--keep-s", "20")
+        *_, last = await service.read(service.callbacks, CHUNK + 1, 60)
+        assert last.value == b"far"
 
 
 async def test_a_worker_without_a_disk_goes_on_where_the_log_begins_by_now(

@@ -231,7 +231,7 @@ async def test_with_a_horizon_the_request_log_may_expire_a_week_behind_it(bootst
         assert problem.startswith(f"topic {prefix}timer-request has retention.ms={eight_days_ms}: set it to ")
 
 
-async def test_where_workers_sweep_the_request_log_may_expire_in_twice_the_time_that_they_keep(
+async def test_where_workers_sweep_the_log_may_expire_in_twice_the_time_that_they_keep(
     bootstrap: str, prefix: str
 ) -> None:
     await make_sound(bootstrap, prefix, configs={"timer-request": {"retention.ms": str(14 * DAY_MS)}})

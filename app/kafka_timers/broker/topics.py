@@ -66,7 +66,7 @@ class _Examined(NamedTuple):
 
 def _wanted(topics: Topics, horizon_s: int = 0, keep_s: int = 0) -> dict[str, _Wanted]:
     kept_ms = (horizon_s + GRACE_S) * 1000 if horizon_s else _FOR_EVER
-    # Nothing is needed that is older than that, since what waits is repeated. Twice of it bears workers that stand still.
+    # Nothing older is needed, since what waits is repeated. Twice of it bears workers that stand still.
     if keep_s and not horizon_s:
         kept_ms = 2 * keep_s * 1000
     append_time = ("LogAppendTime", "lateness and order are judged by the broker's clock")
