@@ -76,7 +76,7 @@ async def test_what_an_admin_has_deleted_too_early_is_repeated_from_the_store(
         gap = "kafka_timers_request_log_gap"
         await worker.until("/metrics", lambda *_: worker.metric(gap) == 1)
         await worker.until("/metrics", lambda *_: worker.metric(gap) == 0)
-        while (await service.seals())[0][-1].restore_from < end:
+        while (await service.seals())[0][-1].restore_from < end:  # noqa: ASYNC110  # seals tell nobody
             await asyncio.sleep(0.1)
         worker.child.kill()
         await worker.child.wait()

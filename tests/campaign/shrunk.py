@@ -2,8 +2,9 @@
 
 from kafka_timers.cli.program import main
 from kafka_timers.core import hour
-from kafka_timers.worker import trim
+from kafka_timers.worker import sweeping, trim
 
 hour.ID_MEMORY_MS, hour.SLACK_MS = 120_000, 5_000
-trim._SETTLED_S = 60.0
+trim._SETTLED_S, trim._EVERY_S = 60.0, 15.0
+sweeping._AHEAD_S = 30.0
 main()
