@@ -106,7 +106,8 @@ def _kept(rows: Sequence[PartitionStatus]) -> str:
     since_s = min((row.held_since_s for row in rows if row.held_since_s is not None), default=None)
     needed = "" if since_s is None else f"; needed from {_utc(int(since_s), '%Y-%m-%d %H:%M:%S')} UTC on"
     swept = sum(row.swept for row in rows)
-    return f"{records:,} records{needed}" + (f"; {swept:,} timers were repeated" if swept else "")
+    repeated = f"; {swept:,} timer{'s were' if swept > 1 else ' was'} repeated" if swept else ""
+    return f"{records:,} records{needed}{repeated}"
 
 
 def _planners(planners: Planners) -> str:
