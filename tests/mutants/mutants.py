@@ -337,7 +337,7 @@ MUTANTS = [
     Mutant("a stale copy counts", "_decide_copy", never("COPY_STALE_S")),
     Mutant("an overtaken copy counts", "_decide_copy", never("latest")),
     Mutant("a copy is decided on without what it depends on", "_decide_copy", never("known_from")),
-    Mutant("withdrawn requests are not remembered", "decisions._withdraw", drop("remember")),
+    Mutant("withdrawn requests are not remembered", "decisions._remember_withdrawn", drop("remember")),
     Mutant("an id is absent as soon as its timer has fired", "over_ms", binary("_0", "ID_MEMORY_MS")),
     Mutant("the version that a condition names does not matter", "_holds", compare("True", "expected", None)),
     Mutant("an ignored request stands when the log is read again", "_holds", never("ignored")),

@@ -267,7 +267,7 @@ def _mapped_alone(_: Any) -> Any:
     return sweep
 
 
-def _always_repeated(now: Partition, offset: int, by: int) -> int:
+def _always_repeated(now: Partition, offset: int, due_ms: int, by: int | None = None) -> int:
     return now.head.swept.since if offset < now.head.swept.below else offset
 
 

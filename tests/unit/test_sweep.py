@@ -51,7 +51,7 @@ def test_requests_below_an_offset_are_repeated_and_no_others() -> None:
     sweep = Sweep(7, BELOW + 5, BELOW + 9, FROM_MS)
     (part,) = parts_of(sweep, sorted(rows))
     assert repeated(part) == [(2, DUE_MS, value("single")), (BELOW - 1, DUE_MS, value("1"))]
-    assert sweep.over(BELOW + 20) == Swept(7, BELOW, BELOW + 9, BELOW + 20, 2)
+    assert sweep.over(BELOW + 20) == Swept(7, BELOW, BELOW + 9, BELOW + 20, 2, FROM_MS)
 
 
 def test_a_condition_has_held_and_is_not_repeated() -> None:

@@ -40,6 +40,7 @@ class Swept(NamedTuple):
     Attributes:
         begun_us: UNIX microseconds of its begin; no other sweep of the partition has the same.
         requests: number of requests that are repeated.
+        from_ms: UNIX milliseconds; what was due before was left out.
     """
 
     begun_us: int = 0
@@ -47,6 +48,7 @@ class Swept(NamedTuple):
     since: int = 0
     to: int = 0
     requests: int = 0
+    from_ms: int = 0
 
 
 NOTHING_SWEPT = Swept()

@@ -106,6 +106,7 @@ def _decide(record: TimerRecord, known: Known, partition: Partition, out: Decide
             _withdraw(record, before, partition, out)
     elif effect is Effect.FORGOTTEN and before is not None:
         kept = before.doubted
+        _remember_withdrawn(record, before, partition, out)
     if kept is not None and record.due_ms is None and not kept.since_ms and record.appended_ms < kept.due_ms:
         # Whatever it did: an owner that reads the log again cannot always tell, and must know the id for as long.
         kept = kept._replace(since_ms=record.appended_ms)
@@ -139,7 +140,12 @@ def _withdraw(record: TimerRecord, before: Version, partition: Partition, out: D
     if key is None:
         raise AssertionError(f"offset {record.offset} withdraws offset {before.offset}, which is done")
     out.withdrawn.append(Withdrawn(key, before.counted, record.timer_id, record.due_ms is not None))
-    out.remember.append((partition.read_again_at(before.counted, record.offset), record.appended_ms))
+    _remember_withdrawn(record, before, partition, out)
+
+
+def _remember_withdrawn(record: TimerRecord, before: Version, partition: Partition, out: Decided) -> None:
+    again_at = partition.read_again_at(before.counted, before.due_ms, record.offset)
+    out.remember.append((again_at, record.appended_ms))
 
 
 def _keep(
@@ -162,7 +168,7 @@ def _keep(
             out.remember.append((record.offset, record.appended_ms))
         elif kept.due_ms < partition.scanned_ms:
             if partition.is_done(kept):
-                out.remember.append((record.offset, record.due_ms))
+                out.remember.append((partition.read_again_at(record.offset, record.due_ms), record.due_ms))
             else:
                 from_s = partition.scanned_ms // 1000
         if horizon_s:

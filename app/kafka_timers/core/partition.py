@@ -436,17 +436,19 @@ class Partition:
         """What waits in chunks below the first one counts in the second one, since it is repeated there."""
         return _chunks_of(self.head.swept)
 
-    def read_again_at(self, offset: int, by: int) -> int:
+    def read_again_at(self, offset: int, due_ms: int, by: int | None = None) -> int:
         """
-        Return where a request at *offset* is to be read again, which the record at the offset *by* has withdrawn.
+        Return where a request is to be read again that has fired, or that the record at the offset *by* has withdrawn.
 
-        The last sweep has it for sure only if it was still there when all of that was written:
+        A sweep has it for sure only if it was not left out, and was still there when all was written:
          1. a sweep begins at 40     2. offset 41 cancels offset 3     3. the sweep comes to where offset 3 was: it is
             gone     4. the sweep ends at 45
         Offset 3 must be read where it lies, also by an owner that reads offset 41 again.
         """
-        swept = self.head.swept
-        return swept.since if offset < swept.below and by >= swept.to else offset
+        for swept in reversed(self.head.sweeps):
+            if offset < swept.below and due_ms >= swept.from_ms and (by is None or by >= swept.to):
+                return swept.since
+        return offset
 
     def sweep(self, begun_us: int, below: int, ahead_ms: int) -> Sweep | None:
         """

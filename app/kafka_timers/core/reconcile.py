@@ -73,7 +73,8 @@ def reconcile(
     tally.remove(chunks_of([counted_under(was) for was in done]))
     if has_ids:
         for was in done:
-            tally.remember([chunk_of(counted_under(was))], over_ms(parts_of(was)[0]))
+            due_ms = parts_of(was)[0]
+            tally.remember([chunk_of(partition.read_again_at(counted_under(was), due_ms))], over_ms(due_ms))
     changes = Changes(partition.head, removed=removed, rows=moved, counts=tally.counts)
     _reconcile_marks(partition, marks, lookup, changes)
     return changes

@@ -33,6 +33,7 @@ from kafka_timers.core.wire import KEPT_KEY, Extras, Future, Kept, Record, Seale
 # What one record repeats, and how many requests are looked at for it.
 _REQUESTS_MAX, _BYTES_MAX, _LOOKED_AT_MAX = 500, 256 << 10, 10_000
 _END = b"\xff"
+_PARTS = ("below", "since", "to", "requests", "from_ms")
 
 
 class Part(NamedTuple):
@@ -108,19 +109,19 @@ class Sweep:
 
     def over(self, to: int) -> Swept:
         """Return the sweep, all of which lies below the offset *to*."""
-        return Swept(self._begun_us, self.below, self.since, to, self._requests)
+        return Swept(self._begun_us, self.below, self.since, to, self._requests, self.from_ms)
 
 
 def sweeps_in(seal: Sealed) -> tuple[Swept, ...]:
     """Return the sweeps that *seal* tells of."""
-    return tuple(Swept(each.begun, each.below, each.since, each.to, each.requests) for each in seal.swept)
+    return tuple(Swept(each.begun, each.below, each.since, each.to, each.requests, each.from_ms) for each in seal.swept)
 
 
 def tell(sweeps: Iterable[Swept], seal: Sealed) -> None:
     """Write *sweeps* into *seal*, but for those from before the last one that lie below its `restore_from`."""
     *before, last = sweeps
-    for begun_us, below, since, to, requests in (*(each for each in before if each.since >= seal.restore_from), last):
-        seal.swept.add(begun=begun_us, below=below, since=since, to=to, requests=requests)
+    for begun_us, *parts in (*(each for each in before if each.since >= seal.restore_from), last):
+        seal.swept.add(begun=begun_us, **dict(zip(_PARTS, parts, strict=True)))
 
 
 def is_of_a_sweep(record: Record) -> bool:

@@ -90,18 +90,20 @@ class Sealed(_message.Message):
     def __init__(self, partition: _Optional[int] = ..., due: _Optional[int] = ..., fired: _Optional[int] = ..., rejected: _Optional[int] = ..., late_arrivals: _Optional[int] = ..., cancelled: _Optional[int] = ..., moved: _Optional[int] = ..., pending: _Optional[int] = ..., lateness_p50_ms: _Optional[int] = ..., lateness_p99_ms: _Optional[int] = ..., lateness_max_ms: _Optional[int] = ..., fence: _Optional[int] = ..., through: _Optional[bytes] = ..., restore_from: _Optional[int] = ..., worker: _Optional[str] = ..., partitions: _Optional[int] = ..., horizon_s: _Optional[int] = ..., horizon_from: _Optional[int] = ..., format: _Optional[int] = ..., first_ms: _Optional[int] = ..., end_ms: _Optional[int] = ..., ignored: _Optional[_Iterable[int]] = ..., unsent: _Optional[_Iterable[_Union[Unsent, _Mapping]]] = ..., queries: _Optional[str] = ..., forwarded: _Optional[int] = ..., fired_digest: _Optional[int] = ..., read_from: _Optional[int] = ..., near: _Optional[_Union[Records, _Mapping]] = ..., far: _Optional[_Union[Records, _Mapping]] = ..., cancels: _Optional[_Union[Records, _Mapping]] = ..., previous: _Optional[bytes] = ..., sent: _Optional[_Iterable[_Union[Sent, _Mapping]]] = ..., log: _Optional[bytes] = ..., leader_epoch: _Optional[int] = ..., begins: bool = ..., held_alone: _Optional[int] = ..., lost_from: _Optional[int] = ..., lost_to: _Optional[int] = ..., retired: _Optional[_Iterable[int]] = ..., swept: _Optional[_Iterable[_Union[Swept, _Mapping]]] = ...) -> None: ...
 
 class Swept(_message.Message):
-    __slots__ = ("begun", "below", "since", "to", "requests")
+    __slots__ = ("begun", "below", "since", "to", "requests", "from_ms")
     BEGUN_FIELD_NUMBER: _ClassVar[int]
     BELOW_FIELD_NUMBER: _ClassVar[int]
     SINCE_FIELD_NUMBER: _ClassVar[int]
     TO_FIELD_NUMBER: _ClassVar[int]
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    FROM_MS_FIELD_NUMBER: _ClassVar[int]
     begun: int
     below: int
     since: int
     to: int
     requests: int
-    def __init__(self, begun: _Optional[int] = ..., below: _Optional[int] = ..., since: _Optional[int] = ..., to: _Optional[int] = ..., requests: _Optional[int] = ...) -> None: ...
+    from_ms: int
+    def __init__(self, begun: _Optional[int] = ..., below: _Optional[int] = ..., since: _Optional[int] = ..., to: _Optional[int] = ..., requests: _Optional[int] = ..., from_ms: _Optional[int] = ...) -> None: ...
 
 class Sent(_message.Message):
     __slots__ = ("topic", "partitions", "records", "sha256")

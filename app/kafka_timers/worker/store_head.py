@@ -10,7 +10,7 @@ FORMAT = 1
 _HEAD = struct.Struct(">BQQQQiBB")
 _SCAN = struct.Struct(">QQ")
 _READ = struct.Struct(">7Q")
-_SWEEP = struct.Struct(">5Q")
+_SWEEP = struct.Struct(">6Q")
 # Flags of the head: which fields follow, in this order, sweeps twice at most; and whether some of a sweep is missing.
 _SCANNING, _HAS_READ, _SWEPT, _SWEPT_BEFORE, _LACKS_SWEPT = 1, 2, 4, 8, 16
 
