@@ -83,6 +83,10 @@ faults: $(INSTALLED) java ## Break real brokers and workers under load, each fau
 	PYTHONPATH=tests $(BIN)/python -m campaign --json docs/faults.json --page docs/faults.md
 	PYTHONPATH=tests $(BIN)/python -m campaign.recurring --json docs/faults-recurring.json
 
+trimmed: $(INSTALLED) java ## Sweep and trim the log of half an hour under kills, and of sixty days in virtual time, an hour; docs/performance.md shows it
+	PYTHONPATH=tests $(BIN)/python -m campaign.trimmed --json docs/performance/trimmed.json
+	$(BIN)/python tests/days.py --json docs/performance/sixty-days.json
+
 chaos-lake: $(INSTALLED) java ## Run those of them that are about the lake, some two hours
 	$(BIN)/pytest -m chaos -k lake
 

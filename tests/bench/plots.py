@@ -58,6 +58,15 @@ def draw_soak(measured: dict[str, Any], folder: Path) -> None:
     _save(axes, folder / "soak-lateness.svg")
 
 
+def draw_log(sizes: list[list[int]], file: Path) -> None:
+    """Draw the records that a log has had so far, and those that it has, from seconds, both numbers."""
+    axes = _axes("The request log, kept for five minutes", "minutes", "records, thousands")
+    for at, label, color in ((1, "written so far", GREY), (2, "on the log", BLUE)):
+        axes.plot([each[0] / 60 for each in sizes], [each[at] / 1000 for each in sizes], color=color, label=label)
+    axes.set_ylim(bottom=0)
+    _save(axes, file)
+
+
 def _axes(title: str, x: str, y: str) -> Axes:
     _, axes = plt.subplots(figsize=(7, 3.5), layout="constrained")
     axes.set_title(title)

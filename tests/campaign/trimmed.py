@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from bench import plots
 from confluent_kafka import Message
 
 from campaign import topics
@@ -162,13 +163,14 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=1_000, help="timers a second")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path, help="keep logs and data here")
-    parser.add_argument("--json", type=Path, help="write the figures here")
+    parser.add_argument("--json", type=Path, help="write the figures here, and beside them the plot of the log")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="campaign-") as temporary:
         told = asyncio.run(run(given.folder or Path(temporary), given.seconds, given.rate, given.seed))
     print(json.dumps(told | {"sizes": told["sizes"][-3:]}, indent=1))
     if given.json:
         given.json.write_text(json.dumps(told) + "\n")
+        plots.draw_log(told["sizes"], given.json.with_suffix(".svg"))
 
 
 if __name__ == "__main__":
