@@ -199,6 +199,7 @@ def test_newcomers_find_every_target_of_make() -> None:
         "rolling",
         "chaos",
         "chaos-lake",
+        "trimmed",
     }
     assert told == known
     assert {"make run", "make test"} == set(re.findall(r"^make .*$", README.read_text(), re.MULTILINE))
