@@ -575,6 +575,18 @@ async def test_a_schedule_that_is_put_anew_stays_paused_whoever_plans_it(topics:
     assert topics.fired() == instants([60, 80, 100])
 
 
+async def test_another_planner_resumes_a_schedule_whose_hold_has_gone_meanwhile(topics: Topics) -> None:
+    """Compaction has left nothing that says so, and the schedule's own record is the one that was planned by."""
+    topics.put(b"s", every(10))
+    topics.pause(b"s")
+    topics.put(b"s", every(20))
+    topics.plan()
+    topics.put(HOLD_PREFIX + b"s", None)
+    topics.begin_anew()
+    await topics.run(30)
+    assert topics.fired()[-1:] == instants([20])
+
+
 async def test_another_planner_plans_no_schedule_anew_that_is_held_back(topics: Topics) -> None:
     topics.put(b"s", every(10))
     topics.hold(b"s", skipped_ms=[NOW_MS + 20_000])
