@@ -1,0 +1,80 @@
+"""What waits far behind on the log is repeated, and the log before it goes."""
+
+from kafka_timers.core.sweep import is_of_a_sweep, sweeps_in
+from kafka_timers.core.wire import Sealed
+from simulation.assembly import Process
+from simulation.promises import found_in
+from simulation.told import Story, told
+
+# A sweep leaves out what is due within a quarter of this.
+KEEP_S = 8
+
+
+def swept(story: Story, count: int, until_s: float) -> Process:
+    """Have a worker own the partition, and repeat *count* timers of second 30 and none of those behind them."""
+    worker = story.start("a", 0)
+    for _ in range(count):
+        story.request(30)
+    story.request(4)
+    story.request(31)
+    story.until(2)
+    worker.owners[0].sweep(story.kafka.requests(0).end)
+    story.until(until_s)
+    return worker
+
+
+def first_told(story: Story) -> Sealed:
+    return next(seal for seal in found_in(story.kafka)[0].seals if seal.swept)
+
+
+def written(story: Story) -> int:
+    return sum(map(is_of_a_sweep, story.kafka.requests(0).committed()))
+
+
+def test_timers_fire_from_a_sweep_where_neither_their_requests_are_left_nor_a_store() -> None:
+    with told(keep_s=KEEP_S) as story:
+        worker = swept(story, 5, 8)
+        log = story.kafka.requests(0)
+        log.start = found_in(story.kafka)[0].seals[-1].restore_from
+        assert log.start > 5
+        story.leave(worker)
+        story.start("b", 0)
+        story.until(33)
+        assert [number for number, _ in story.fired()] == [*range(7)]
+        story.finish()
+
+
+def test_a_sweep_is_told_of_once_it_is_read_and_what_it_leaves_out_has_fired() -> None:
+    with told(keep_s=KEEP_S) as story:
+        swept(story, 5, 8)
+        seal = first_told(story)
+        [sweep] = sweeps_in(seal)
+        assert seal.fence >= sweep.to > max(r.offset for r in story.kafka.requests(0).committed() if is_of_a_sweep(r))
+        assert seal.first_ms >= sweep.from_ms
+        story.finish()
+
+
+def test_a_sweep_takes_a_small_part_of_the_time() -> None:
+    with told(keep_s=KEEP_S) as story:
+        swept(story, 40, 3)
+        assert 0 < written(story) < 10
+        story.finish()
+
+
+def test_nothing_of_a_sweep_counts_that_was_broken_off() -> None:
+    with told(keep_s=KEEP_S) as story:
+        story.leave(swept(story, 40, 3))
+        assert written(story)
+        again = story.start("b", 0)
+        story.until(6)
+        again.owners[0].sweep(story.kafka.requests(0).end)
+        story.until(28)
+        [sweep] = sweeps_in(found_in(story.kafka)[0].seals[-1])
+        assert sweep.requests == 41
+        log = story.kafka.requests(0)
+        log.start = found_in(story.kafka)[0].seals[-1].restore_from
+        story.leave(again)
+        story.start("c", 0)
+        story.until(33)
+        assert [number for number, _ in story.fired()] == [*range(42)]
+        story.finish()
