@@ -3,6 +3,7 @@
 from kafka_timers.core.sweep import is_of_a_sweep, sweeps_in
 from kafka_timers.core.wire import Sealed
 from simulation.assembly import Process
+from simulation.loop import EPOCH_S
 from simulation.promises import found_in
 from simulation.told import Story, told
 
@@ -54,10 +55,29 @@ def test_a_sweep_is_told_of_once_it_is_read_and_what_it_leaves_out_has_fired() -
         story.finish()
 
 
+def test_a_sweep_that_lies_behind_an_open_transaction_is_not_told_of() -> None:
+    with told(keep_s=KEEP_S) as story:
+        worker = story.start("a", 0)
+        for _ in range(5):
+            story.request(30)
+        story.until(2)
+        transaction = story.kafka.begin("client")
+        story.request(30, transaction=transaction)
+        worker.owners[0].sweep(5)
+        story.until(9)
+        seals = found_in(story.kafka)[0].seals
+        assert seals[-1].end_ms >= (EPOCH_S + 8) * 1000
+        assert not any(seal.swept for seal in seals)
+        story.kafka.commit(transaction)
+        story.until(12)
+        assert first_told(story).swept[0].requests == 4
+        story.finish()
+
+
 def test_a_sweep_takes_a_small_part_of_the_time() -> None:
     with told(keep_s=KEEP_S) as story:
-        swept(story, 40, 3)
-        assert 0 < written(story) < 10
+        swept(story, 40, 10)
+        assert 0 < written(story) < 8
         story.finish()
 
 
