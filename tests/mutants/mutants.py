@@ -645,7 +645,6 @@ MUTANTS = [
     # --- sweeps -------------------------------------------------------------------------------------------------------
     Mutant("a sweep is told of before it is read back", "Sweeping.go_on", without("position")),
     Mutant("a sweep is told of before what it leaves out has fired", "Sweeping.go_on", without("sealed_ms")),
-    Mutant("a sweep takes all of the time", "Sweeping.go_on", without("_SHARE")),
     Mutant("a store that is read anew takes nothing from sweeps", "Follower.take", drop("write")),
     Mutant("a store that lacks some of a sweep is kept", "start_of", without("lacks_swept")),
     Mutant("a store never has all of a sweep", "Follower.has_taken", drop("write")),
