@@ -1,6 +1,7 @@
 """What a sweep repeats of a partition, and what a store that is read anew takes from it."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from walk import Record
@@ -8,13 +9,13 @@ from walk import Record
 from kafka_timers.core import rows as batches
 from kafka_timers.core.accepting import accept
 from kafka_timers.core.backlog import CHUNK_BITS
-from kafka_timers.core.changes import Row, Swept, to_take
+from kafka_timers.core.changes import Head, Row, Swept, to_take
 from kafka_timers.core.keys import Copied, batch_key, is_batch, row_key
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.refused import Reason
 from kafka_timers.core.sweep import Part, Sweep, repeated_in
 from kafka_timers.core.verdicts import judged
-from kafka_timers.core.wire import KEPT_KEY, Condition, Future, Kept
+from kafka_timers.core.wire import KEPT_KEY, Condition, Future, Kept, Sealed
 
 BELOW = 1 << CHUNK_BITS
 FROM_MS = 100_000
@@ -122,3 +123,13 @@ def test_records_of_a_sweep_are_no_requests_and_leave_the_others_together() -> N
 def test_a_request_that_says_it_were_of_a_sweep_is_refused() -> None:
     assert judged(Record(0, 5, b"200", kept(7, 1)), 0, 1) is Reason.TOPIC_MISSING
     assert judged(Record(0, 5, KEPT_KEY, value("k")), 0, 1) is Reason.KEY_NOT_A_SECOND
+
+
+def test_a_store_that_was_killed_while_it_took_from_a_sweep_is_read_anew() -> None:
+    seal = Sealed(format=1, first_ms=1_000, end_ms=10_000, fence=50, restore_from=40)
+    seal.swept.add(begun=7, below=30, since=45, to=48, requests=2)
+    local = Head(50, 10_000, 50, 40, None)
+    assert Partition(0).acquire([seal], local)
+    again = Partition(0)
+    assert not again.acquire([seal], replace(local, lacks_swept=True))
+    assert (again.position, again.head.lacks_swept) == (40, True)
