@@ -145,8 +145,8 @@ class Days:
         elif not sweep.is_written:
             while not sweep.is_written:
                 part = sweep.part(self.owner.store.rows(*sweep.range))
-                if part.value is not None:
-                    self.repeated += self.append(KEPT_KEY, part.value, self.now_s * 1000).size
+                for value in part.values:
+                    self.repeated += self.append(KEPT_KEY, value, self.now_s * 1000).size
                 sweep.written(part)
             self.swept_to = self.end
         elif now.position >= self.swept_to and now.sealed_ms >= sweep.from_ms:

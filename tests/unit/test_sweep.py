@@ -36,8 +36,8 @@ def parts_of(sweep: Sweep, rows: list[Row]) -> Iterator[Part]:
 
 
 def repeated(part: Part) -> list[tuple[int, int, bytes]]:
-    kept = Future.FromString(part.value or b"").kept
-    return [(each.offset, each.dueMs, each.future) for each in kept.requests]
+    every = [each for value in part.values for each in Future.FromString(value).kept.requests]
+    return [(each.offset, each.dueMs, each.future) for each in every]
 
 
 def test_requests_below_an_offset_are_repeated_and_no_others() -> None:
@@ -69,7 +69,16 @@ def test_a_sweep_goes_on_where_its_last_part_has_ended(monkeypatch: pytest.Monke
     monkeypatch.setattr("kafka_timers.core.sweep._REQUESTS_MAX", 500)
     monkeypatch.setattr("kafka_timers.core.sweep._LOOKED_AT_MAX", 2)
     behind = [(row_key(DUE_MS, BELOW + offset), value("k")) for offset in range(3)]
-    assert [part.value for part in parts_of(Sweep(7, BELOW, BELOW, FROM_MS), behind)] == [None, None]
+    assert [part.values for part in parts_of(Sweep(7, BELOW, BELOW, FROM_MS), behind)] == [[], []]
+
+
+def test_a_row_of_many_large_requests_is_repeated_in_several_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kafka_timers.core.sweep._BYTES_MAX", 100)
+    values = [value("k", callBack=b"x" * 60) for _ in range(5)]
+    rows = [(batch_key(DUE_MS, 4, 5), batches.pack(batches.framed(values), range(5)))]
+    (part,) = parts_of(Sweep(7, BELOW, BELOW, FROM_MS), rows)
+    assert [len(Future.FromString(each).kept.requests) for each in part.values] == [2, 2, 1]
+    assert [offset for offset, *_ in repeated(part)] == [*range(5)]
 
 
 def kept(begun_us: int, *offsets: int) -> bytes:

@@ -283,10 +283,10 @@ class Owner:
                 self.disk.marks = {}
             part = under_way.part(self.disk.rows(*under_way.range))
             self.disk.marks = marks
-            if part.value is not None:
+            for value in part.values:
                 at, below = len(log.records), under_way.below
                 walk.say(f"{self.name} repeats {part.requests} requests of below #{below} in #{at}")
-                log.records.append(Record(len(log.records), log.now_ms - log.behind_ms, KEPT_KEY, part.value))
+                log.records.append(Record(len(log.records), log.now_ms - log.behind_ms, KEPT_KEY, value))
             under_way.written(part)
             self.swept_to = len(log.records)
         is_over = now.position >= self.swept_to and now.sealed_ms >= under_way.from_ms

@@ -10,8 +10,8 @@ then: requests that wait below an offset `below` are written once more, in recor
 They are a picture of the partition at `since`, in pieces. To readers of the log they mean nothing, so no rule about
 requests and cancels has to know them. Only an owner that begins at `restore_from` with an empty store needs them: it
 takes their requests first, and then reads on as if they lay below its begin. Requests that were withdrawn after `since`
-may be among them, since the record that withdraws them is still to be read; or not, and then that record lies below
-`restore_from` for longer than an hour by the time when this matters.
+may be among them, since the record that withdraws them is still to be read. If they are not, the log keeps them as long
+as their ids are known, see `Partition.read_again_at`.
 
 The seal that tells of a sweep comes when all of it is written, and everything is sealed that was due so soon that it
 was left out. With it, requests below `below` count as if they lay at `since`, in every store, and `restore_from` moves.
@@ -28,9 +28,9 @@ from kafka_timers.core import rows as batches
 from kafka_timers.core.backlog import begin_of
 from kafka_timers.core.changes import Row, Swept
 from kafka_timers.core.keys import copied_in, count_of, first_key, parts_of
-from kafka_timers.core.wire import KEPT_KEY, Extras, Future, Kept, Record, Sealed
+from kafka_timers.core.wire import KEPT_KEY, Extras, Future, Kept, KeptRequest, Record, Sealed
 
-# What one record repeats, and how many requests are looked at for it.
+# What one record repeats, but for the last request of it; and how many are looked at for a part.
 _REQUESTS_MAX, _BYTES_MAX, _LOOKED_AT_MAX = 500, 256 << 10, 10_000
 _END = b"\xff"
 _PARTS = ("below", "since", "to", "requests", "from_ms")
@@ -41,11 +41,11 @@ class Part(NamedTuple):
     A part of a sweep.
 
     Attributes:
-        value: value of the record that repeats its requests; None if there are none.
+        values: values of the records that repeat its requests.
         following: the key from which the next part looks; None if this is the last one.
     """
 
-    value: bytes | None
+    values: Sequence[bytes]
     requests: int
     following: bytes | None
 
@@ -80,11 +80,11 @@ class Sweep:
 
     def part(self, rows: Iterable[Row]) -> Part:
         """Return the next part; *rows* are those of `range`, without withdrawn requests."""
-        kept = Kept(begun=self._begun_us)
+        asked: list[KeptRequest] = []
         looked_at = size = 0
         for key, row in rows:
-            if looked_at >= _LOOKED_AT_MAX or len(kept.requests) >= _REQUESTS_MAX or size >= _BYTES_MAX:
-                return self._part(kept, key)
+            if looked_at >= _LOOKED_AT_MAX or len(asked) >= _REQUESTS_MAX or size >= _BYTES_MAX:
+                return self._part(asked, key)
             looked_at += count_of(key)
             # Copies of far requests have a lake.
             if copied_in(key) or not batches.count_below(key, row, self.below):
@@ -92,13 +92,22 @@ class Sweep:
             for single, value in batches.singles(key, row):
                 due_ms, offset = parts_of(single)
                 if offset < self.below:
-                    kept.requests.add(offset=offset, dueMs=due_ms, future=unconditional(value))
+                    asked.append(KeptRequest(offset=offset, dueMs=due_ms, future=unconditional(value)))
                     size += len(value)
-        return self._part(kept, None)
+        return self._part(asked, None)
 
-    def _part(self, kept: Kept, following: bytes | None) -> Part:
-        value = Future(kept=kept).SerializeToString() if kept.requests else None
-        return Part(value, len(kept.requests), following)
+    def _part(self, asked: Sequence[KeptRequest], following: bytes | None) -> Part:
+        values, kept, size = list[bytes](), Kept(begun=self._begun_us), 0
+        # A row may hold thousands.
+        for each in asked:
+            if len(kept.requests) >= _REQUESTS_MAX or size >= _BYTES_MAX:
+                values.append(Future(kept=kept).SerializeToString())
+                kept, size = Kept(begun=self._begun_us), 0
+            kept.requests.append(each)
+            size += len(each.future)
+        if kept.requests:
+            values.append(Future(kept=kept).SerializeToString())
+        return Part(values, len(asked), following)
 
     def written(self, part: Part) -> None:
         """Note that *part* is on the log."""

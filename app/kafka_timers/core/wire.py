@@ -18,6 +18,7 @@ from kafka_timers.v1.future_pb2 import Forwarded as Forwarded
 from kafka_timers.v1.future_pb2 import Future as Future
 from kafka_timers.v1.future_pb2 import Header as Header
 from kafka_timers.v1.future_pb2 import Kept as Kept
+from kafka_timers.v1.future_pb2 import KeptRequest as KeptRequest
 from kafka_timers.v1.future_pb2 import Source as Source
 from kafka_timers.v1.reply_pb2 import Reply as Reply
 from kafka_timers.v1.run_pb2 import Extras as Extras

@@ -220,9 +220,9 @@ class KafkaSender:
         except ProducerFenced as error:
             raise FencedError from error
 
-    async def write(self, batch: Batch, topic: str) -> int:
+    async def write(self, batches: Iterable[Batch], topic: str) -> int:
         """
-        Write *batch* to the partition of *topic*, in a transaction of its own, and return its first offset.
+        Write *batches* to the partition of *topic*, in a transaction of their own, and return the last one's offset.
 
         Raises:
             RefusedError: the topic refuses it; nothing of it is visible.
@@ -232,7 +232,7 @@ class KafkaSender:
         await self.begin()
         producer = self._producer
         try:
-            self.send_all([(batch, topic, self._partition)])
+            self.send_all((batch, topic, self._partition) for batch in batches)
             await producer.flush()
             offset = producer.offset_of(topic, self._partition)
             if offset < 0:

@@ -73,11 +73,12 @@ class Sweeping:
     async def _write_part(self, sweep: Sweep) -> None:
         topic = self._ports.names.requests
         part = sweep.part(self._follower.store.rows(*sweep.range))
-        if part.value is not None:
-            batch = self._sender.new_batch()
-            batch.append(timestamp=None, key=KEPT_KEY, value=part.value)
+        if part.values:
+            some = [self._sender.new_batch() for _ in part.values]
+            for batch, value in zip(some, part.values, strict=True):
+                batch.append(timestamp=None, key=KEPT_KEY, value=value)
             try:
-                self._to = await self._sender.write(batch, topic) + 1
+                self._to = await self._sender.write(some, topic) + 1
             except RefusedError as error:
                 # As it would be again. The log is kept meanwhile.
                 log.warning("%s partition %d: what waits cannot be repeated: %s", topic, self._number, error)
