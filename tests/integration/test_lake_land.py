@@ -165,16 +165,16 @@ async def test_each_record_becomes_a_row_and_aborted_ones_do_not(lake: Lake) -> 
     [rejected] = read(lake.spark, lake.root, REJECTED).select("reason", "source_offset").collect()
     assert tuple(rejected) == ("topic-unknown", 5)
     await lake.assert_landed(7)
-    assert read_positions(lake.spark, lake.root, lake.names.requests)[home] == 10
+    assert read_positions(lake.spark, lake.root, lake.names.requests)[home] == 11
 
     # Only new records; and a checkpoint that is lost costs nothing, though its successor counts batches from 0 again.
     await lake.publish(20)
     await lake.land()
-    await lake.assert_landed(26)
+    await lake.assert_landed(27)
     shutil.rmtree(Path(lake.settings.lake) / "_land")
     await lake.publish(10)
     await lake.land()
-    await lake.assert_landed(36)
+    await lake.assert_landed(37)
 
 
 async def test_a_large_batch_is_not_moved_a_small_one_makes_few_files_and_none_has_more_records_than_it_is_told(

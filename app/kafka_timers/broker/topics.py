@@ -64,11 +64,8 @@ class _Examined(NamedTuple):
     retention_s: float
 
 
-def _wanted(topics: Topics, horizon_s: int = 0, keep_s: int = 0) -> dict[str, _Wanted]:
+def _wanted(topics: Topics, horizon_s: int = 0) -> dict[str, _Wanted]:
     kept_ms = (horizon_s + GRACE_S) * 1000 if horizon_s else _FOR_EVER
-    # Nothing older is needed, since what waits is repeated. Twice of it bears workers that stand still.
-    if keep_s and not horizon_s:
-        kept_ms = 2 * keep_s * 1000
     append_time = ("LogAppendTime", "lateness and order are judged by the broker's clock")
     # One segment for each day, where seven days are kept. The broker drops and compacts closed segments only, so its
     # default of seven days for each segment would double the size.
@@ -370,12 +367,15 @@ def problems(
         if name not in existing
     ]
     found += _count_problems(topics, {name: existing[name] for name in _aligned(topics) if name in existing}, served)
-    for name, wanted in _wanted(topics, horizon_s, keep_s).items():
+    for name, wanted in _wanted(topics, horizon_s).items():
         if name not in existing:
             continue
         for key, (value, why) in wanted.must.items():
-            actual = configs[name].get(key, "")
-            if not _suffices(key, actual, value):
+            actual, least = configs[name].get(key, ""), value
+            if keep_s and not horizon_s and (name, key) == (topics.requests, _RETENTION):
+                # Nothing older is needed, since what waits is repeated. Twice of it bears workers that stand still.
+                least = str(2 * keep_s * 1000)
+            if not _suffices(key, actual, least):
                 found.append(f"topic {name} has {key}={actual}: set it to {value} with kafka-configs, because {why}")
         found += _durability_problems(name, configs[name], replicas.get(name, 0))
     schedules = existing.get(topics.schedules, 0)
