@@ -658,8 +658,6 @@ MUTANTS = [
     Mutant("a request is repeated with its condition", "sweep.unconditional", always("condition")),
     Mutant("requests of another sweep are taken", "repeated_in", compare("True", "begun")),
     Mutant("a request is taken from a sweep, and read", "changes.to_take", put("_0", "min")),
-    Mutant("a question about a repeated request is answered without it", "Outbox._letter", without("waits")),
-    Mutant("what is repeated counts as alone in a store", "alone._held_below", put("0", "count_below", "2/2")),
 ]
 
 # Survivors, and why nothing is wrong with that.

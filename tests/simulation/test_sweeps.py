@@ -39,8 +39,13 @@ def test_timers_fire_from_a_sweep_where_neither_their_requests_are_left_nor_a_st
         log.start = found_in(story.kafka)[0].seals[-1].restore_from
         assert log.start > 5
         story.leave(worker)
-        story.start("b", 0)
+        again = story.start("b", 0)
+        story.until(12)
+        story.leave(again)
+        # It has all that it has taken.
+        kept = story.start("b", 0)
         story.until(33)
+        assert kept.metrics.registry.get_sample_value("kafka_timers_takeovers_total", {"store": "kept"}) == 1
         assert [number for number, _ in story.fired()] == [*range(7)]
         story.finish()
 

@@ -13,7 +13,7 @@ from kafka_timers.core.changes import Head, Row, Swept, to_take
 from kafka_timers.core.keys import Copied, batch_key, is_batch, row_key
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.refused import Reason
-from kafka_timers.core.sweep import Part, Sweep, repeated_in
+from kafka_timers.core.sweep import Part, Sweep, repeated_in, sweeps_in, tell
 from kafka_timers.core.verdicts import judged
 from kafka_timers.core.wire import KEPT_KEY, Condition, Future, Kept, Sealed
 
@@ -142,3 +142,28 @@ def test_a_store_that_was_killed_while_it_took_from_a_sweep_is_read_anew() -> No
     again = Partition(0)
     assert not again.acquire([seal], replace(local, lacks_swept=True))
     assert (again.position, again.head.lacks_swept) == (40, True)
+
+
+def with_waiting(horizon_s: int = 0, *sweeps: Swept) -> Partition:
+    """Return a partition of three chunks, in whose first one a request waits."""
+    partition = Partition(0, horizon_s)
+    partition.head = replace(partition.head, position=3 * BELOW, sweeps=sweeps)
+    partition.restore({0: (1, 0)})
+    return partition
+
+
+def test_a_sweep_begins_where_something_waits_and_behind_the_begin_of_the_one_before() -> None:
+    assert with_waiting().sweep(7, 2 * BELOW, 0)
+    assert not with_waiting().sweep(7, BELOW - 1, 0)
+    assert not with_waiting(3600).sweep(7, 2 * BELOW, 0)
+    before = Swept(6, BELOW, BELOW + 5, BELOW + 9, 1, FROM_MS)
+    assert with_waiting(0, before).sweep(7, 2 * BELOW, 0)
+    assert not with_waiting(0, before).sweep(7, 2 * BELOW - 1, 0)
+    assert not with_waiting(0, before, before).sweep(7, 2 * BELOW, 0)
+
+
+@pytest.mark.parametrize(("restore_from", "told"), [(45, [6, 7]), (46, [7]), (99, [7])])
+def test_a_sweep_is_told_of_until_the_log_is_needed_from_behind_its_begin(restore_from: int, told: list[int]) -> None:
+    seal = Sealed(restore_from=restore_from)
+    tell((Swept(6, 30, 45, 48, 2, FROM_MS), Swept(7, 60, 90, 93, 1, FROM_MS)), seal)
+    assert [swept.begun_us for swept in sweeps_in(seal)] == told
