@@ -135,12 +135,18 @@ def tell(sweeps: Iterable[Swept], seal: Sealed) -> None:
 
 def is_of_a_sweep(record: Record) -> bool:
     """Tell whether *record* is one of a sweep."""
+    return _kept_in(record) is not None
+
+
+def _kept_in(record: Record) -> Kept | None:
+    """Return the part of a sweep that *record* is; None if it is none."""
     if record.key != KEPT_KEY:
-        return False
+        return None
     try:
-        return Future.FromString(record.value or b"").HasField("kept")
+        future = Future.FromString(record.value or b"")
     except DecodeError:
-        return False
+        return None
+    return future.kept if future.HasField("kept") else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,10 +167,8 @@ def repeated_in(records: Iterable[Record], begun_us: int, offsets: range) -> Ite
     Offsets ascend in each list.
     """
     for record in records:
-        if not is_of_a_sweep(record):
-            continue
-        kept = Future.FromString(record.value or b"").kept
-        if kept.begun == begun_us:
+        kept = _kept_in(record)
+        if kept is not None and kept.begun == begun_us:
             asked = sorted((each for each in kept.requests if each.offset in offsets), key=lambda each: each.offset)
             # As if it was appended when it is due, no horizon takes it for far.
             yield [_Repeated(b"%d" % (each.dueMs // 1000), each.future, each.offset, each.dueMs) for each in asked]
