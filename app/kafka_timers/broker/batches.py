@@ -37,7 +37,6 @@ class Batch:
 
     def append(
         self,
-        *,
         timestamp: int | None,
         key: bytes | None,
         value: bytes | None,

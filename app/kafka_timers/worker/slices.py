@@ -254,16 +254,17 @@ class Slice:
             if b"" in topics:
                 outgoing = [Outgoing.of(request) for request in parsed]
                 topics = [each.topic for each in outgoing]
+            counts = Counter(topics)
             ending = [] if plain else [each for each in zip(parsed, offsets, strict=True) if each[0].tombstoneTopic]
-            named = {request.tombstoneTopic for request, _ in ending}.union(topics)
+            named = {request.tombstoneTopic for request, _ in ending}.union(counts)
             takes_all = await self._topics.has_room(named, largest, raw)
             if not takes_all or self._topics.lacks_key(topics, parsed, outgoing):
                 return False
-            accumulators = [self._topics.open[topic] for topic in topics]
+            accumulators = list(map(self._topics.open.__getitem__, topics))
             columns = _placed(parsed, seconds) if outgoing is None else _asked(outgoing, seconds, accumulators)
             if _NOWHERE in columns[2]:
                 return False
-            headers = _headers(parsed, seconds, map(name.__mod__, offsets), plain=plain)
+            headers = _headers(parsed, seconds, [name % offset for offset in offsets], plain=plain)
         except KafkaError:
             raise
         except Exception:
@@ -272,9 +273,9 @@ class Slice:
         for to, key, value, place, own in zip(accumulators, *columns, headers, strict=True):
             at = place % len(to.batches)
             batch = to.batches[at]
-            if batch is None or batch.append(timestamp=dated_ms, key=key, value=value, headers=own) is None:
+            if batch is None or batch.append(dated_ms, key, value, own) is None:
                 self._batches.append_to_new(to, at, key, value, own)
-        for topic, fired in Counter(topics).items():
+        for topic, fired in counts.items():
             self._topics.open[topic].fired += fired
         for request, offset in ending:
             self._add_tombstone(request, name % offset)
@@ -420,10 +421,17 @@ def _asked(outgoing: Sequence[Outgoing], seconds: Sequence[int], accumulators: S
 
 
 def _headers(
-    parsed: Sequence[Request], seconds: Sequence[int], names: Iterable[bytes], *, plain: bool
-) -> Sequence[Headers]:
+    parsed: Sequence[Request], seconds: Sequence[int], names: Sequence[bytes], *, plain: bool
+) -> Iterable[Headers]:
     """Return the headers of the callbacks of requests with these *names*. *plain* ones are all due in one second."""
     if not plain:
         return list(map(callback_headers, parsed, seconds, names))
-    expiry = (EXPIRY_HEADER, b"%d" % seconds[0])
-    return [[expiry, (REQUEST_HEADER, name)] for name in names]
+    return _plain_headers((EXPIRY_HEADER, b"%d" % seconds[0]), names)
+
+
+def _plain_headers(expiry: tuple[str, bytes | None], names: Iterable[bytes]) -> Iterator[Headers]:
+    # One list for all: a batch has read it before the next one is asked for.
+    own = [expiry, expiry]
+    for name in names:
+        own[1] = REQUEST_HEADER, name
+        yield own
