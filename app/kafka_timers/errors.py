@@ -11,7 +11,8 @@ The errors of kafka-timers: one class for each thing that a caller can do about 
     │   └── ClientStateError  the client is not started, was stopped, or belongs to another event loop
     ├── AnswerError      a cancel, a move or a create was accepted, but its answer did not come; it stands
     ├── BrokerError      no broker answers, or it refuses this process; `retriable` says whether to try again
-    │   └── LoginError   there is nothing to log in with for now
+    │   ├── LoginError   there is nothing to log in with for now
+    │   └── BrokerVersionError  a broker does not know a request in any version that is used
     ├── QueryError       a worker does not take a question, or not from this caller
     ├── TopicsError      topics are missing or do not fit each other
     ├── SettingsError    a setting is out of bounds, or settings contradict each other or this machine
@@ -21,7 +22,7 @@ The errors of kafka-timers: one class for each thing that a caller can do about 
     └── KafkaSetupError  the embedded Kafka of `kafka-timers dev` cannot be started
 """
 
-from aiokafka.errors import KafkaConnectionError
+from aiokafka.errors import IncompatibleBrokerVersion, KafkaConnectionError
 
 
 class KafkaTimersError(Exception):
@@ -103,6 +104,13 @@ class LoginError(BrokerError, KafkaConnectionError):  # type: ignore[misc]  # ai
 
     def __init__(self, message: str) -> None:
         super().__init__(message, retriable=True)
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class BrokerVersionError(BrokerError, IncompatibleBrokerVersion):  # type: ignore[misc]  # aiokafka has no types
+    """A broker does not know a request, or none of the versions in which it is used: see the README for brokers."""
 
     def __str__(self) -> str:
         return str(self.args[0])

@@ -15,6 +15,7 @@ from kafka_timers.broker.requests import (
     transaction_version_in,
 )
 from kafka_timers.broker.transaction_requests import CommitOffsets, CommittedOffsets, EndTransaction, InitProducerId
+from kafka_timers.errors import BrokerVersionError
 
 ID, EPOCH = (1_000_007).to_bytes(8, "big"), (5).to_bytes(2, "big")
 NONE = b"\xff"
@@ -46,6 +47,70 @@ NONE = b"\xff"
 def test_a_request_has_the_bytes_that_kafka_reads(asked: Any, version: int, expected: bytes) -> None:
     made = asked.prepare({asked.API_KEY: (0, 99)})
     assert (made.API_VERSION, made.encode()) == (version, expected)
+
+
+@pytest.mark.parametrize(
+    ("asked", "most", "expected"),
+    [
+        (Metadata(["ab"]), 8, b"\x00\x00\x00\x01\x00\x02ab" + b"\x00\x00\x00"),
+        (Metadata(None), 9, NONE * 4 + b"\x00\x00\x00"),
+        (
+            Produce("t", 3_000, {("a", 1): b"xyz"}),
+            7,
+            (b"\x00\x01t\xff\xff\x00\x00\x0b\xb8" + b"\x00\x00\x00\x01\x00\x01a")
+            + (b"\x00\x00\x00\x01" + b"\x00\x00\x00\x01\x00\x00\x00\x03xyz"),
+        ),
+        (
+            Fetch("a", {3: (5, 1_000_007)}, 100, 8, 2, session=(9, 7), forgotten=[4]),
+            11,
+            (NONE * 4 + b"\x00\x00\x00\x64" + b"\x00\x00\x00\x01" + b"\x00\x00\x00\x08" + b"\x01")
+            + (b"\x00\x00\x00\x09" + b"\x00\x00\x00\x07" + b"\x00\x00\x00\x01\x00\x01a" + b"\x00\x00\x00\x01")
+            + (b"\x00\x00\x00\x03\x00\x00\x00\x05" + ID + NONE * 8 + b"\x00\x00\x00\x02")
+            + (b"\x00\x00\x00\x01\x00\x01a" + b"\x00\x00\x00\x01\x00\x00\x00\x04" + b"\x00\x00"),
+        ),
+        (
+            ListOffsets("a", [3], ListOffsets.START),
+            5,
+            (NONE * 4 + b"\x01" + b"\x00\x00\x00\x01\x00\x01a" + b"\x00\x00\x00\x01\x00\x00\x00\x03")
+            + (NONE * 4 + NONE * 7 + b"\xfe"),
+        ),
+        (
+            InitProducerId("t.3", 10_000, 7, 5),
+            3,
+            b"\x04t.3" + b"\x00\x00\x27\x10" + bytes(7) + b"\x07" + EPOCH + b"\x00",
+        ),
+    ],
+    ids=lambda given: type(given).__name__ if hasattr(given, "prepare") else "",
+)
+def test_a_broker_that_knows_only_older_versions_is_asked_in_one(asked: Any, most: int, expected: bytes) -> None:
+    made = asked.prepare({asked.API_KEY: (0, most)})
+    assert most >= made.API_VERSION
+    assert made.encode() == expected
+
+
+def test_what_an_older_answer_lacks_is_read_as_nothing() -> None:
+    """Its other fields are where those of the newer one are, so no caller knows the difference."""
+    of_partition = b"\x00\x00\x00\x00\x00\x03" + b"\x00\x00\x00\x01" + b"\x00\x00\x00\x05" + b"\x00\x00\x00\x00" * 3
+    answer = (
+        (bytes(4) + b"\x00\x00\x00\x01" + b"\x00\x00\x00\x01\x00\x04host\x00\x00\x00\x07\xff\xff")
+        + (b"\xff\xff" + b"\x00\x00\x00\x01" + b"\x00\x00\x00\x01\x00\x00\x00\x01a\x00")
+        + (b"\x00\x00\x00\x01" + of_partition + bytes(4) + bytes(4))
+    )
+    told = Metadata(["a"]).prepare({3: (0, 8)}).RESPONSE_TYPE.decode(BytesIO(answer))
+    assert (told.brokers, told.cluster_id) == ([(1, "host", 7, None, {})], None)
+    assert told.topics == [(0, "a", bytes(16), False, [(0, 3, 1, 5, [], [], [], {})], 0, {})]
+    produced = b"\x00\x00\x00\x01\x00\x01a" + b"\x00\x00\x00\x01\x00\x00\x00\x03\x00\x57" + NONE * 24 + bytes(4)
+    told = Produce("t", 1, {}).prepare({0: (0, 8)}).RESPONSE_TYPE.decode(BytesIO(produced))
+    assert told.topics == [("a", [(3, 87, -1, -1, -1, (), "", {})], {})]
+
+
+@pytest.mark.parametrize(
+    ("versions", "words"),
+    [({3: (0, 7)}, "knows Metadata in versions 0 to 7 only, and version 8 is needed"), ({}, "does not know Metadata")],
+)
+def test_a_broker_that_is_too_old_is_told_what_it_lacks(versions: dict[int, tuple[int, int]], words: str) -> None:
+    with pytest.raises(BrokerVersionError, match=words):
+        Metadata(None).prepare(versions)
 
 
 @pytest.mark.parametrize(("kind", "version"), [(Produce, 9), (ProduceInTransaction, 12)])

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Self
 from aiokafka.client import CoordinationType
 from aiokafka.conn import AIOKafkaConnection, collect_hosts, create_conn
 from aiokafka.errors import (
+    IncompatibleBrokerVersion,
     KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
@@ -28,7 +29,7 @@ from aiokafka.protocol.coordination import FindCoordinatorRequest
 from kafka_timers.broker import codes
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.requests import Metadata
-from kafka_timers.errors import LoginError
+from kafka_timers.errors import BrokerVersionError, LoginError
 
 log = logging.getLogger(__name__)
 
@@ -235,7 +236,10 @@ class Cluster:
                 self.learn(topic, number, Leader(node, epoch))
 
     def topic_id(self, topic: str) -> bytes:
-        """Return the id of *topic*, which a recreated topic does not share; empty if it is not known."""
+        """
+        Return the id of *topic*, which a recreated topic does not share; empty if it is not known. It is sixteen zeros
+        where brokers tell no ids.
+        """
         return self._topics.get(topic, b"")
 
     def learn(self, topic: str, partition: int, leader: Leader) -> None:
@@ -321,6 +325,7 @@ class Cluster:
 
         Raises:
             LoginError: there are no credentials to log in with.
+            BrokerVersionError: no broker answers, and one of them does not know it in a version that is used.
         """
         return (await self._ask_some(request, 1, [*dict.fromkeys((*self._brokers.values(), *self._entries))]))[0]
 
@@ -341,7 +346,7 @@ class Cluster:
         asked: dict[asyncio.Task[Any], _Address] = {}
         answers: list[Any] = []
         why: list[str] = []
-        login: LoginError | None = None
+        lasting: LoginError | BrokerVersionError | None = None
         try:
             while left or asked:
                 if left:
@@ -360,8 +365,8 @@ class Cluster:
                         continue
                     if not isinstance(error, KafkaError):
                         raise error
-                    if isinstance(error, LoginError):
-                        login = error
+                    if isinstance(error, LoginError | BrokerVersionError):
+                        lasting = error
                     why.append(str(error))
         finally:
             # This includes a broker that is merely slow.
@@ -370,7 +375,7 @@ class Cluster:
                 task.cancel()
         if answers:
             return answers
-        raise login or KafkaConnectionError(f"no broker answers: {'; '.join(why)}")
+        raise lasting or KafkaConnectionError(f"no broker answers: {'; '.join(why)}")
 
     async def _ask(self, address: _Address, request: Request[Any], lane: str) -> Any:
         key, what = (address, lane), type(request).__name__
@@ -399,6 +404,9 @@ class Cluster:
             # The broker is fine.
             await self._drop(key, opening)
             raise
+        except (IncompatibleBrokerVersion, NotImplementedError) as error:
+            # aiokafka's own requests raise the second one.
+            raise BrokerVersionError(f"the broker at {where} is too old, or lacks a part of Kafka: {error}") from error
         except (OSError, KafkaConnectionError) as error:
             self._silent.add(address)
             await self._drop(key, opening)

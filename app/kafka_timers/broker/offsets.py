@@ -79,8 +79,8 @@ class GroupOffsets:
         return Bound(int(offset), int(epoch or -1))
 
     def _id_of(self, topic: str) -> str:
-        """Return the topic's id in hex; empty if it is not known."""
-        if topic not in self._ids and (found := self._cluster.topic_id(topic)):
+        """Return the topic's id in hex; empty if it is not known, or if brokers tell none."""
+        if topic not in self._ids and any(found := self._cluster.topic_id(topic)):
             self._ids[topic] = found
         return self._ids.get(topic, b"").hex()
 

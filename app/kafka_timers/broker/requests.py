@@ -1,9 +1,9 @@
 """
 Requests of Kafka's protocol that aiokafka lacks, or has only in old versions.
 
-Send them like aiokafka's own requests. Their fields are those of Kafka's message with that name and version. Kafka 3.0
-and later know all of them, except those for the second transaction protocol (KIP-890, Kafka 4.0). Requests about
-transactions and offsets are in `transaction_requests`.
+Send them like aiokafka's own requests. Their fields are those of Kafka's message with that name and version. Kafka 2.8
+and later know all of them, except those for the second transaction protocol (KIP-890, Kafka 4.0). The older versions
+are for other brokers that speak the protocol. Requests about transactions and offsets are in `transaction_requests`.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -15,7 +15,7 @@ from aiokafka.protocol.admin import DescribeConfigsRequest
 from aiokafka.protocol.api import ResponseHeader_v0
 from aiokafka.protocol.types import Boolean, CompactArray, CompactBytes, Int8, Int16, Int32, Int64
 
-from kafka_timers.broker.messages import TAGS, TEXT, Message, Uuid, by_topic
+from kafka_timers.broker.messages import TAGS, TEXT, Message, Older, Uuid, by_topic
 
 _ALL_IN_SYNC = -1
 # Kafka's number for topics as a kind of resource.
@@ -68,6 +68,8 @@ class Metadata(
         ("topics", _TOPICS),
         ("operations", Int32),
     ),
+    # It tells no id of a topic.
+    older=Older(8, {"topic_id": bytes(16)}),
 ):
     """
     Asks for the brokers, and for the leader and leader epoch of each partition of *topics*.
@@ -140,7 +142,15 @@ _PRODUCE = (
 
 
 @dataclass(eq=False)
-class Produce(Message, key=0, version=9, asks=_PRODUCE, answers=_PRODUCED):
+class Produce(
+    Message,
+    key=0,
+    version=9,
+    asks=_PRODUCE,
+    answers=_PRODUCED,
+    # It has no words for a refusal.
+    older=Older(7, {"record_errors": (), "message": ""}),
+):
     """
     Appends batches, at most one for each partition. The answer comes once all in-sync replicas have them. The leader
     waits for the other replicas for *timeout_ms* milliseconds.
@@ -201,6 +211,7 @@ class Fetch(
             ("records", CompactBytes),
         ),
     ),
+    older=Older(11, {"last_fetched_epoch": -1}),
 ):
     """
     Asks the leader of some partitions of one topic for records.
@@ -283,6 +294,7 @@ class ListOffsets(
         ("throttle_time_ms", Int32),
         by_topic("topics", ("error_code", Int16), ("timestamp", Int64), ("offset", Int64), ("leader_epoch", Int32)),
     ),
+    older=Older(4),
 ):
     """
     Asks the leader of partitions for their first or last offset, with the leader epoch.

@@ -22,7 +22,7 @@ from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.requests import IN_SYNC_MIN, Metadata, settings_of
 from kafka_timers.core.callbacks import Lack
 from kafka_timers.core.wire import Topics
-from kafka_timers.errors import BrokerError, LoginError, TopicsError
+from kafka_timers.errors import BrokerError, TopicsError
 
 _DAY_MS, _HOUR_MS = 86_400_000, 3_600_000
 _FOR_EVER = -1
@@ -147,7 +147,7 @@ def _translating(kafka: Kafka) -> Iterator[None]:
     """
     try:
         yield
-    except LoginError:
+    except BrokerError:
         raise
     except KafkaConnectionError as error:
         raise BrokerError(f"no Kafka answers at {kafka}, {_REFUSED[kafka.protocol]}", retriable=True) from error

@@ -2,7 +2,7 @@
 Requests of Kafka's protocol for transactions, and for the offsets committed in them, that aiokafka lacks.
 
 As in `requests`, the fields are those of Kafka's message with that name and version. The second transaction protocol
-(KIP-890, Kafka 4.0) needs `EndTransaction` and `CommitOffsets`. Kafka 3.0 and later know the others.
+(KIP-890, Kafka 4.0) needs `EndTransaction` and `CommitOffsets`. Kafka 2.8 and later know the others.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ from typing import Any
 
 from aiokafka.protocol.types import Boolean, CompactArray, Int16, Int32, Int64
 
-from kafka_timers.broker.messages import TAGS, TEXT, Message, by_topic
+from kafka_timers.broker.messages import TAGS, TEXT, Message, Older, by_topic
 
 # Values for a client outside the group.
 _NO_GENERATION, _NO_MEMBER = -1, ""
@@ -28,6 +28,7 @@ class InitProducerId(
     version=4,
     asks=(("transactional_id", TEXT), ("transaction_timeout_ms", Int32), *_PRODUCER),
     answers=_IDENTITY,
+    older=Older(3, is_compact=True),
 ):
     """
     Asks for a producer id, and with *transactional_id* fences the producer that had it before.

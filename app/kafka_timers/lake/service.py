@@ -59,16 +59,17 @@ async def look_at(kafka: Kafka, prefix: str) -> Service:
 
 async def topic_ids(kafka: Kafka, topics: Collection[str]) -> dict[str, str]:
     """
-    Return the ids of those of *topics* that exist, as Kafka's own tools show them. A recreated topic has another id.
+    Return the ids of those of *topics* that exist, as Kafka's own tools show them; none where brokers tell none. A
+    recreated topic has another id.
     """
     async with answering(kafka), Cluster.open(kafka) as cluster:
         await cluster.look_up(topics)
         ids = {topic: cluster.topic_id(topic) for topic in topics}
-    return {topic: _shown(given) for topic, given in ids.items() if given}
+    return {topic: shown for topic, given in ids.items() if (shown := _shown(given))}
 
 
 def _shown(topic_id: bytes) -> str:
-    return urlsafe_b64encode(topic_id).decode().rstrip("=")
+    return urlsafe_b64encode(topic_id).decode().rstrip("=") if any(topic_id) else ""
 
 
 class Landed(NamedTuple):

@@ -1,0 +1,107 @@
+"""
+A relay that stands for a broker of another make: it knows fewer versions of Kafka's requests than the one behind it.
+
+It tells so in its answers about versions, and closes a connection that asks in another version, as Redpanda does. It
+does not copy what else such a broker does differently.
+"""
+
+import asyncio
+from asyncio import IncompleteReadError, StreamReader, StreamWriter
+from collections.abc import Mapping
+from contextlib import suppress
+from io import BytesIO
+from typing import Any
+
+from aiokafka.protocol.admin import ApiVersionResponse_v0
+from relay import Address, Relay
+
+from kafka_timers.broker.requests import ApiVersions
+
+_VERSIONS = ApiVersions.API_KEY
+_ANSWERS: dict[int, Any] = {0: ApiVersionResponse_v0, 3: ApiVersions().prepare({_VERSIONS: (3, 3)}).RESPONSE_TYPE}
+
+# Kafka's numbers of requests by their highest version, as Redpanda's handlers name them in December 2024.
+_REDPANDA = {
+    1: (17, 29, 30, 31, 33, 44),
+    2: (21, 35, 36, 42),
+    3: (10, 18, 22, 24, 25, 26, 28, 37),
+    4: (2, 12, 13, 14, 15, 16, 20, 23, 32),
+    6: (11, 19),
+    7: (0, 9),
+    8: (3, 8),
+    11: (1,),
+}
+# The highest version of each request, by its number.
+REDPANDA_2024 = {key: most for most, keys in _REDPANDA.items() for key in keys}
+# With the ids of topics.
+REDPANDA_2025 = REDPANDA_2024 | {1: 13, 3: 12}
+# Of Kafka 2.2: a producer cannot ask whether its id is still its own.
+TOO_OLD = {0: 6, 1: 8, 2: 3, 3: 6, 10: 2, 18: 2, 22: 1}
+
+
+class LimitedRelay(Relay):
+    """
+    Passes on what a broker with these limits takes; see `Relay`.
+
+    Args:
+        versions: the highest version of each request, by its number. It does not know any other.
+    """
+
+    def __init__(self, address: Address, target: Address, versions: Mapping[int, int]) -> None:
+        super().__init__(address, target)
+        self._versions = versions
+        # Of the connections that were closed: number and version of the request.
+        self.refused: list[tuple[int, int]] = []
+
+    async def _pass_on(self, reader: StreamReader, writer: StreamWriter) -> None:
+        with self._closing(writer):
+            await self._flowing.wait()
+            far_reader, far_writer = await asyncio.open_connection(*self.target)
+            asked: dict[int, int] = {}
+            with self._closing(far_writer), suppress(OSError, IncompleteReadError):
+                ways = [
+                    asyncio.ensure_future(self._ask(reader, far_writer, asked)),
+                    asyncio.ensure_future(self._answer(far_reader, writer, asked)),
+                ]
+                try:
+                    await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    for way in ways:
+                        way.cancel()
+                    await asyncio.gather(*ways, return_exceptions=True)
+
+    async def _ask(self, reader: StreamReader, writer: StreamWriter, asked: dict[int, int]) -> None:
+        while True:
+            frame = await _frame(reader)
+            key, version = int.from_bytes(frame[:2]), int.from_bytes(frame[2:4])
+            if version > self._versions.get(key, -1):
+                self.refused.append((key, version))
+                return
+            if key == _VERSIONS:
+                asked[int.from_bytes(frame[4:8])] = version
+            writer.write(len(frame).to_bytes(4) + frame)
+            await writer.drain()
+
+    async def _answer(self, reader: StreamReader, writer: StreamWriter, asked: dict[int, int]) -> None:
+        while True:
+            frame = await _frame(reader)
+            if (version := asked.pop(int.from_bytes(frame[:4]), None)) is not None:
+                frame = frame[:4] + self._told(_ANSWERS[version], frame[4:])
+            writer.write(len(frame).to_bytes(4) + frame)
+            await writer.drain()
+
+    def _told(self, kind: Any, answer: bytes) -> bytes:
+        told = kind.decode(BytesIO(answer))
+        fields = [getattr(told, name) for name in kind.SCHEMA.names]
+        fields[1] = [
+            (key, least, min(most, self._versions[key]), *tags)
+            for key, least, most, *tags in fields[1]
+            if key in self._versions
+        ]
+        if len(fields) > 3:  # tagged: the features, such as the version of transactions
+            fields[3] = {}
+        return bytes(kind(*fields).encode())
+
+
+async def _frame(reader: StreamReader) -> bytes:
+    return await reader.readexactly(int.from_bytes(await reader.readexactly(4)))
