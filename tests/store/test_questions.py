@@ -8,6 +8,7 @@ import ssl
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from at_once import at_once
 from law_cases import Record
 
 from kafka_timers.clock import HostClock
+from kafka_timers.core.changes import Swept
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.pending import Place, Wanted
 from kafka_timers.core.routing import partition_of
@@ -248,6 +250,27 @@ async def test_a_cancelled_or_replaced_timer_is_not_pending(service: Service) ->
         assert named(await asked.page(10, timer_id="a")) == []
         assert named(await asked.page(10, timer_id="b")) == [moved]
         assert (await asked.ahead(BEGIN_S, BEGIN_S + 60, "second")).counts == {BEGIN_S: 1, BEGIN_S + 5: 1}
+
+
+def test_of_what_waits_and_may_have_left_the_log_the_future_is_told(service: Service) -> None:
+    """As the row has it, of one request or of several, and without those that were withdrawn."""
+    ids = [timer_id for number in range(30) if partition_of(timer_id := f"id-{number}", PARTITIONS) == 0][:7]
+    service.ask(*[(BEGIN_S, {"timerId": each}) for each in ids[:4]], (BEGIN_S + 1, {"timerId": ids[4]}))
+    service.ask(*[(BEGIN_S, {"timerId": each}) for each in ids[5:]])
+    versions = list(service.followers[0].store.versions([each.encode() for each in ids]))
+
+    def kept(below: int) -> list[str]:
+        partition = service.followers[0].partition
+        partition.head = replace(partition.head, sweeps=(Swept(below=below),))
+        (held,) = service.held(0).values()
+        return [Future.FromString(held.kept(version)).timerId for version in versions if version]
+
+    assert kept(7) == ids
+    assert kept(5) == [*ids[:5], "", ""]
+    # The first and the last one of a batch, whose key stays, and one that has a row of its own.
+    for gone in (ids[0], ids[3], ids[4]):
+        service.ask((1, {"timerId": gone, "cancel": True}))
+    assert kept(7) == ["", *ids[1:3], "", "", *ids[5:]]
 
 
 async def test_a_refused_request_is_not_pending(service: Service) -> None:

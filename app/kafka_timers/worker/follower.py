@@ -17,14 +17,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from kafka_timers.clock import Clock
-from kafka_timers.core import rows as batches
 from kafka_timers.core.accepting import Accepted, accept, take
 from kafka_timers.core.changes import Changes
-from kafka_timers.core.keys import first_key, moment_of, parts_of
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.reconcile import reconcile, unreconciled
 from kafka_timers.core.takeover import may_wait_below
-from kafka_timers.core.versions import Version
 from kafka_timers.core.wire import Record, Sealed
 from kafka_timers.runtime.metrics import WorkerMetrics
 from kafka_timers.runtime.targets import TopicLookup
@@ -172,18 +169,6 @@ class Follower:
     def take(self, repeated: Sequence[Record]) -> None:
         """Take requests that a sweep has *repeated*; `has_taken` notes that these were all."""
         self.write(take(repeated, self.partition, self._partitions, self.store.versions))
-
-    def kept(self, version: Version) -> bytes:
-        """Return the Future of the request of *version* if it waits, and may have left the log; else nothing."""
-        partition, key = self.partition, self.partition.key_of(version)
-        if key is None or version.offset >= partition.head.swept.below:
-            return b""
-        # It may be in a batch, whose key is that of the batch's last request.
-        for row in self.store.rows(key, first_key(moment_of(key) + 1)):
-            singles = {parts_of(single)[1]: value for single, value in batches.singles(*row)}
-            if version.offset in singles:
-                return singles[version.offset]
-        return b""
 
     def has_taken(self) -> None:
         """Note that all is in the store that sweeps have repeated."""

@@ -55,15 +55,24 @@ class Held:
         """Yield the timer of *version* if it is pending and *wanted*."""
         if version.cancelled or version.far or not version.due_ms:
             return
+        if row := self._row_of(version):
+            found = waiting_in(self._partition.number, row, wanted)
+            yield from (each for each in found if each.place.offset == version.offset)
+
+    def kept(self, version: Version) -> bytes:
+        """Return the Future of the request of *version* if it waits, and may have left the log; else nothing."""
+        if version.offset >= self._partition.head.swept.below or not (row := self._row_of(version)):
+            return b""
+        return next((value for key, value in batches.singles(*row) if parts_of(key)[1] == version.offset), b"")
+
+    def _row_of(self, version: Version) -> Row | None:
+        """Return the row that holds the request of *version*; None if there is none."""
         key = self._partition.key_of(version)
         if key is None:
-            return
-        number = self._partition.number
-        # The timer may be in a batch, whose key is the key of the batch's last request.
-        for row in self._rows(key, first_key(moment_of(key) + 1)):
-            if batches.holds_any(*row, (version.offset,)):
-                yield from (each for each in waiting_in(number, row, wanted) if each.place.offset == version.offset)
-                return
+            return None
+        # It may be in a batch, whose key is the key of the batch's last request.
+        rows = self._rows(key, first_key(moment_of(key) + 1))
+        return next((row for row in rows if batches.holds_any(*row, (version.offset,))), None)
 
     def _rows(self, start: bytes, before: bytes) -> Iterator[Row]:
         """Yield the rows with *start* <= key < *before*. *start* may lie within a batch."""

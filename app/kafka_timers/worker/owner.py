@@ -362,9 +362,8 @@ class Owner:
     def _start(self, fenced: _Fenced, tail: Tail) -> Firing:
         """Return the `Firing`, after starting the tasks that run beside it. The log is not read yet."""
         ports, partition, sender = self._ports, self._partition, fenced.sender
-        self._outbox = outbox = Outbox(
-            *(self.number, ports.replies, sender.is_held, ports.clock, ports.metrics, self._follower.kept)
-        )
+        kept = Held(partition, self._follower.store).kept
+        self._outbox = outbox = Outbox(self.number, ports.replies, sender.is_held, ports.clock, ports.metrics, kept)
         if tail.seals:
             outbox.add_letters(Letter.unsent(tail.seals[-1]))
         # Answers below the last seal were sent before it, or are stored in it.
