@@ -10,7 +10,7 @@ import dataclasses
 import math
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
@@ -45,10 +45,15 @@ _AT_LEAST = (_RETENTION, "retention.bytes", "min.compaction.lag.ms")
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """Settings of one topic. `must` is created and checked; `also` is created only, and then left to the operator."""
+    """
+    Settings of one topic. `must` is created and checked; `also` is created only, and then left to the operator.
+
+    `least` has what suffices of a setting in `must`, where that is less.
+    """
 
     must: Mapping[str, tuple[str, str]]  # the value and the reason for it
     also: Mapping[str, str]
+    least: Mapping[str, str] = field(default_factory=dict)
 
 
 class _Examined(NamedTuple):
@@ -64,8 +69,10 @@ class _Examined(NamedTuple):
     retention_s: float
 
 
-def _wanted(topics: Topics, horizon_s: int = 0) -> dict[str, _Wanted]:
+def _wanted(topics: Topics, horizon_s: int = 0, keep_s: int = 0) -> dict[str, _Wanted]:
     kept_ms = (horizon_s + GRACE_S) * 1000 if horizon_s else _FOR_EVER
+    # Where workers sweep, nothing older is needed: what waits is repeated. Twice of it bears workers that stand still.
+    swept = {_RETENTION: str(2 * keep_s * 1000)} if keep_s and not horizon_s else {}
     append_time = ("LogAppendTime", "lateness and order are judged by the broker's clock")
     # One segment for each day, where seven days are kept. The broker drops and compacts closed segments only, so its
     # default of seven days for each segment would double the size.
@@ -80,6 +87,7 @@ def _wanted(topics: Topics, horizon_s: int = 0) -> dict[str, _Wanted]:
                 "retention.bytes": (str(_FOR_EVER), "pending requests would be dropped before they fire"),
             },
             also={},
+            least=swept,
         ),
         topics.oscillator: _Wanted(
             must={
@@ -367,15 +375,12 @@ def problems(
         if name not in existing
     ]
     found += _count_problems(topics, {name: existing[name] for name in _aligned(topics) if name in existing}, served)
-    for name, wanted in _wanted(topics, horizon_s).items():
+    for name, wanted in _wanted(topics, horizon_s, keep_s).items():
         if name not in existing:
             continue
         for key, (value, why) in wanted.must.items():
-            actual, least = configs[name].get(key, ""), value
-            if keep_s and not horizon_s and (name, key) == (topics.requests, _RETENTION):
-                # Nothing older is needed, since what waits is repeated. Twice of it bears workers that stand still.
-                least = str(2 * keep_s * 1000)
-            if not _suffices(key, actual, least):
+            actual = configs[name].get(key, "")
+            if not _suffices(key, actual, wanted.least.get(key, value)):
                 found.append(f"topic {name} has {key}={actual}: set it to {value} with kafka-configs, because {why}")
         found += _durability_problems(name, configs[name], replicas.get(name, 0))
     schedules = existing.get(topics.schedules, 0)
