@@ -98,7 +98,7 @@ def found_in(kafka: Kafka) -> list[Found]:
     found = []
     for number in partitions:
         committed = {record.offset: record for record in kafka.requests(number).committed()}
-        records = {offset: record for offset, record in committed.items() if not is_of_a_sweep(record)}
+        records = _asking(kafka, number)
         sealed = [record.value or b"" for record in kafka.sealed(number).committed()]
         seals = [Sealed.FromString(value) for value in sealed]
         behind = overtaken_in(records) | replaced_in(records)
@@ -119,6 +119,11 @@ def found_in(kafka: Kafka) -> list[Found]:
     return found
 
 
+def _asking(kafka: Kafka, number: int) -> dict[int, Record]:
+    """Return the committed records of a partition that ask for anything, by offset: those of a sweep do not."""
+    return {each.offset: each for each in kafka.requests(number).committed() if not is_of_a_sweep(each)}
+
+
 def sent_on(kafka: Kafka) -> dict[tuple[int, int], list[tuple[int, Record]]]:
     """
     Return where each record has gone that a worker has sent on, by where it lay: the partition, and the record there.
@@ -127,10 +132,7 @@ def sent_on(kafka: Kafka) -> dict[tuple[int, int], list[tuple[int, Record]]]:
     """
     gone: dict[tuple[int, int], list[tuple[int, Record]]] = {}
     partitions = kafka.topics[kafka.own.requests].partitions
-    logs = {
-        number: {each.offset: each for each in kafka.requests(number).committed() if not is_of_a_sweep(each)}
-        for number in range(partitions)
-    }
+    logs = {number: _asking(kafka, number) for number in range(partitions)}
     for number, records in logs.items():
         for record in records.values():
             if isinstance(record.about, Stray) or (isinstance(record.about, Wish) and record.about.first_ms is None):
@@ -160,15 +162,15 @@ def left_in(kafka: Kafka) -> list[str]:
     sent_on(kafka)
     left = [f"a transaction is open on {topic}" for (topic, _), log in kafka.logs.items() if log.open]
     for number in range(kafka.topics[kafka.own.requests].partitions):
-        records = [record for record in kafka.requests(number).committed() if not is_of_a_sweep(record)]
+        records = _asking(kafka, number)
         sealed = list(kafka.sealed(number).committed())
         seal = Sealed.FromString(sealed[-1].value or b"") if sealed else Sealed()
         if not records:
             continue
         if seal.unsent:
             left.append(f"partition {number}: {len(seal.unsent)} answers are not sent")
-        last_ms = max(max(wish_of(record).due_ms, record.timestamp // 1000 * 1000) for record in records)
-        fence = records[-1].offset + 1
+        last_ms = max(max(wish_of(record).due_ms, record.timestamp // 1000 * 1000) for record in records.values())
+        fence = max(records) + 1
         if seal.HasField("through") or seal.end_ms <= last_ms or seal.fence < fence:
             of = "slice" if seal.HasField("through") else "seal"
             left.append(
