@@ -148,10 +148,11 @@ def test_a_withdrawn_request_is_left_out_wherever_it_lies() -> None:
     assert list(batches.without(rows, iter(()))) == rows
 
 
-def test_requests_whose_records_lie_below_an_offset_are_counted() -> None:
+def test_requests_whose_records_lie_at_some_offsets_are_counted() -> None:
     batch = batch_key(DUE_MS, 9, 3), batches.pack(b"", [5, 7, 9])
-    assert [batches.count_below(*batch, offset) for offset in (5, 6, 8, 9, 10)] == [0, 1, 2, 2, 3]
-    assert [batches.count_below(row_key(DUE_MS, 5), b"", offset) for offset in (5, 6)] == [0, 1]
+    assert [batches.count_at(*batch, range(offset)) for offset in (5, 6, 8, 9, 10)] == [0, 1, 2, 2, 3]
+    assert [batches.count_at(*batch, range(offset, 9)) for offset in (5, 6, 8, 9, 10)] == [2, 1, 0, 0, 0]
+    assert [batches.count_at(row_key(DUE_MS, 5), b"", range(offset)) for offset in (5, 6)] == [0, 1]
     # A copy has the offset of its original, and a record of its own.
     copy = row_key(DUE_MS, 5, Copied(20, 18))
-    assert [batches.count_below(copy, b"", offset) for offset in (20, 21)] == [0, 1]
+    assert [batches.count_at(copy, b"", range(offset)) for offset in (20, 21)] == [0, 1]

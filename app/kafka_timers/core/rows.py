@@ -6,6 +6,7 @@ spares the store. It also lets the protobuf runtime parse all requests in one ca
 """
 
 import struct
+from bisect import bisect_left
 from collections.abc import Container, Iterable, Iterator, Sequence
 
 from google.protobuf.message import DecodeError
@@ -94,12 +95,13 @@ def holds_any(key: bytes, row: bytes, offsets: Container[int]) -> bool:
     return is_batch(key) and any(offset in offsets for offset in RawRun.FromString(row).offsets)
 
 
-def count_below(key: bytes, row: bytes, offset: int) -> int:
-    """Return how many requests under *key* have their record below *offset*, which for a copy is its own."""
+def count_at(key: bytes, row: bytes, offsets: range) -> int:
+    """Return how many requests under *key* have their record at one of *offsets*, which for a copy is its own."""
     if is_batch(key):
-        return sum(at < offset for at in RawRun.FromString(row).offsets)
+        ascending = RawRun.FromString(row).offsets
+        return max(bisect_left(ascending, offsets.stop) - bisect_left(ascending, offsets.start), 0)
     copied = copied_in(key)
-    return int((copied.at if copied else parts_of(key)[1]) < offset)
+    return int((copied.at if copied else parts_of(key)[1]) in offsets)
 
 
 def without(rows: Iterable[Row], withdrawn: Iterator[bytes]) -> Iterator[Row]:

@@ -87,7 +87,7 @@ class Sweep:
                 return self._part(asked, key)
             looked_at += count_of(key)
             # Copies of far requests have a lake.
-            if copied_in(key) or not batches.count_below(key, row, self.below):
+            if copied_in(key) or not batches.count_at(key, row, range(self.below)):
                 continue
             for single, value in batches.singles(key, row):
                 due_ms, offset = parts_of(single)

@@ -108,11 +108,11 @@ async def count(ports: Ports, follower: Follower, start: int) -> None:
 async def _held_below(ports: Ports, follower: Follower, start: int) -> int | None:
     """Return how many requests wait below *start*; None if the store was closed meanwhile, before all was seen."""
     store, held, seen = follower.store, 0, 0
-    # What lies below is repeated above.
+    # A sweep that the log still has repeats what lies below.
     swept = follower.partition.head.swept
-    low = min(swept.below, start) if swept.since >= start else 0
+    gone = range(swept.below if swept.since >= start else 0, start)
     for key, row in store.rows(first_key(follower.partition.sealed_ms), b"\xff"):
-        held += batches.count_below(key, row, start) - batches.count_below(key, row, low)
+        held += batches.count_at(key, row, gone)
         seen += count_of(key)
         if seen >= _AT_ONCE:
             seen = 0
