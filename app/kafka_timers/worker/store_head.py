@@ -11,8 +11,8 @@ _HEAD = struct.Struct(">BQQQQiBB")
 _SCAN = struct.Struct(">QQ")
 _READ = struct.Struct(">7Q")
 _SWEEP = struct.Struct(">6Q")
-# Flags of the head: which fields follow, in this order, sweeps twice at most; and whether some of a sweep is missing.
-_SCANNING, _HAS_READ, _SWEPT, _SWEPT_BEFORE, _LACKS_SWEPT = 1, 2, 4, 8, 16
+# Flags of the head: which fields follow, in this order, and whether some of a sweep is missing.
+_SCANNING, _HAS_READ, _HAS_SWEEP, _HAS_LATER_SWEEP, _LACKS_SWEPT = 1, 2, 4, 8, 16
 
 
 def format_of(head: bytes) -> int:
@@ -29,7 +29,7 @@ def pack_head(head: Head, identity: bytes) -> bytes:
     # Sums beyond the read position come from seals, which will provide them again.
     if read is not None and read.to == head.position:
         flags, tail = flags | _HAS_READ, tail + _READ.pack(read.since, *read.near, *read.far, *read.cancels)
-    for flag, swept in zip((_SWEPT, _SWEPT_BEFORE), head.sweeps, strict=False):
+    for flag, swept in zip((_HAS_SWEEP, _HAS_LATER_SWEEP), head.sweeps, strict=False):
         flags, tail = flags | flag, tail + _SWEEP.pack(*swept)
     if head.lacks_swept:
         flags |= _LACKS_SWEPT
@@ -47,7 +47,7 @@ def unpack_head(packed: bytes, identity: bytes) -> Head | None:
     if flags & _HAS_READ:
         (since, *sums), at = _READ.unpack_from(packed, at), at + _READ.size
         read = ReadSums(since, position, *(Sum(*sums[each : each + 2]) for each in (0, 2, 4)))
-    for flag in (_SWEPT, _SWEPT_BEFORE):
+    for flag in (_HAS_SWEEP, _HAS_LATER_SWEEP):
         if flags & flag:
             sweeps, at = (*sweeps, Swept(*_SWEEP.unpack_from(packed, at))), at + _SWEEP.size
     log, at = packed[at : at + log_bytes], at + log_bytes
