@@ -284,8 +284,15 @@ async def test_without_an_answer_it_says_where_the_cancel_stands(
 async def test_a_question_without_an_answer_has_changed_nothing(
     client: TimerClient, requests: AIOKafkaConsumer, producer: AIOKafkaProducer
 ) -> None:
-    for call in (client.get("id", timeout_s=0.2), client.move("id", FAR, timeout_s=0.2)):
-        with pytest.raises(AnswerError, match=r"The question about 'id' is in partition .* and changes nothing"):
+    gone = f"{partition_of('id', PARTITIONS)}:99"
+    calls = (
+        client.get("id", timeout_s=0.2),
+        client.move("id", FAR, timeout_s=0.2),
+        client.move("id", FAR, request=gone, timeout_s=0.2),
+    )
+    words = r"no answer came within 0.2 s. The question about 'id' is in partition .* and changes nothing"
+    for call in calls:
+        with pytest.raises(AnswerError, match=words):
             await call
 
 

@@ -312,7 +312,7 @@ class TimerClient:
         known = await self._known(timer_id, timeout_s)
         if not known.waits or known.request is None or known.due_ms is None:
             return None
-        return Pending.of(await self._future_of(known.request, timer_id, known), known.due_ms, known.request)
+        return Pending.of(await self._future_of(known.request, timer_id, known, timeout_s), known.due_ms, known.request)
 
     async def retry(
         self,
@@ -394,7 +394,7 @@ class TimerClient:
                 meant = answer.request
                 if meant is None or not answer.waits:
                     return answer
-            future = await self._future_of(meant, timer_id, answer)
+            future = await self._future_of(meant, timer_id, answer, timeout_s)
             answer = await self.ask(only_if_pending(future, True, meant), due_ms, timeout_s)
             moves += 1
             # If others have moved it meanwhile, the answer names the timer that is pending now.
@@ -402,11 +402,11 @@ class TimerClient:
                 return answer
             meant = answer.request
 
-    async def _future_of(self, request: str, timer_id: str, known: Answer | None) -> Future:
+    async def _future_of(self, request: str, timer_id: str, known: Answer | None, timeout_s: float) -> Future:
         """Return the Future of the *request* of *timer_id*, which *known* names if given, without its condition."""
         future = None if known and known.kept else await self._channel.read(checked_request(request))
         if future is None:
-            known = known or await self._known(timer_id, 10.0)
+            known = known or await self._known(timer_id, timeout_s)
             if known.request == request and known.kept:
                 future = Future.FromString(known.kept)
         if future is None:
