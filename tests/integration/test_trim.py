@@ -163,6 +163,12 @@ async def test_what_has_left_the_log_is_to_be_repeated_at_once(trimmed: Trimmed)
     assert trimmed.swept == [(0, 6), (1, 0)]
 
 
+async def test_where_a_lake_has_what_waits_long_nothing_is_to_be_repeated(trimmed: Trimmed) -> None:
+    await trimmed.log.bounds.delete_below(0, 6)
+    await trimmed.trimmer(horizon_s=3_600).sweep()
+    assert trimmed.swept == []
+
+
 async def test_the_age_of_what_is_needed_is_shown(trimmed: Trimmed) -> None:
     await trimmed.clock.advance(100)
     await trimmed.trimmer().look()

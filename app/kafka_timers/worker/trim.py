@@ -9,6 +9,9 @@ The owner of a partition deletes records below the lowest of three offsets:
 
 `restore_from` never falls, so what an owner deletes that was fenced meanwhile, nobody else needs either. A reader that
 took it from a seal has had that time to begin.
+
+A request that waits long would hold `restore_from` back. So before that, owners are asked to repeat what waits in the
+older half of `keep_s`, see `sweeping`.
 """
 
 import asyncio
@@ -65,7 +68,7 @@ class Trimmer:
         self._deleted = 0
 
     async def run(self) -> Never:
-        """Trim from time to time. Each new reason why that cannot be done is logged once."""
+        """Sweep and trim from time to time. Each new reason why that cannot be done is logged once."""
         trouble = ""
         while True:
             await asyncio.sleep(min(_EVERY_S, self._keep_s / _TIMES_IN_KEEP))
@@ -88,7 +91,12 @@ class Trimmer:
                     log.warning("%s could not be trimmed: %s", topic, trouble)
 
     async def look(self) -> None:
-        """Show how old the first record is that somebody may need who has no store."""
+        """
+        Show how old the first record is that somebody may need who has no store.
+
+        Raises:
+            KafkaError: no leader has answered, or one has refused.
+        """
         log, now_s = self._ports.log, self._ports.clock.wall_s()
         for number, owner in self._owners().items():
             first = owner.sealed[1] if owner.sealed else 0
@@ -106,6 +114,9 @@ class Trimmer:
         Raises:
             KafkaError: no leader has answered, or one has refused.
         """
+        if self._ports.settings.horizon_s:
+            # What waits long has a lake, and nobody sweeps.
+            return
         bounds, moment_ms = self._ports.bounds, int((self._ports.clock.wall_s() - self._keep_s / 2) * 1000)
         starts = await bounds.starts([*self._owners()])
         for number, owner in self._owners().items():
