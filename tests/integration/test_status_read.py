@@ -35,6 +35,22 @@ async def test_requests_that_were_there_and_not_read_for_a_second_are_told(boots
         assert await status_at(second + 6, fence=1) == (age_s, True)
 
 
+async def test_requests_behind_an_open_transaction_are_told(bootstrap: str, prefix: str) -> None:
+    kafka, names = Kafka(bootstrap), Topics.of(prefix)
+    await topics.create(kafka, prefix, 1)
+
+    async def blocked_s(wall_s: float) -> float:
+        [row] = (await read_status(kafka, prefix, prefix + "workers", ManualClock(wall_s))).partitions
+        return row.blocked_s
+
+    async with AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id=prefix + "user") as producer:
+        assert await blocked_s(1_900_000_000) == 0
+        await producer.begin_transaction()
+        sent = await producer.send_and_wait(names.requests, b"v", b"1", partition=0)
+        assert await blocked_s(sent.timestamp / 1000 + 30) == pytest.approx(30, abs=0.01)
+        await producer.commit_transaction()
+
+
 async def test_what_the_request_log_keeps_and_of_when_that_may_be_needed_is_told(bootstrap: str, prefix: str) -> None:
     kafka, names, clock = Kafka(bootstrap), Topics.of(prefix), ManualClock(1_900_000_000)
     await topics.create(kafka, prefix, 1)

@@ -86,13 +86,14 @@ class _Reading:
         return seen
 
     async def _look_at(self, number: int) -> _Seen:
-        asked = self._seals.tail(number), self._tick(number), self._blocked_s(number)
-        tail, tick, blocked_s = await asyncio.gather(*asked)
+        tail, tick = await asyncio.gather(self._seals.tail(number), self._tick(number))
         requests = self._topics.requests
         log = TopicLog(self._cluster, requests, _LIMIT_S)
-        start, end = (await log.bounds.starts([number]))[number], await log.bounds.watermark(number)
+        start = (await log.bounds.starts([number]))[number]
+        stable, end = await log.bounds.end(number), await log.bounds.watermark(number)
         seal, name = latest(tail.seals), None
-        unread_s = await self._unread_s(number, seal, start)
+        blocked_s = await self._blocked_s(number, stable, end)
+        unread_s = await self._unread_s(number, seal, start, stable)
         held_from = max(seal.restore_from if seal else 0, start)
         held = await self._record(requests, number, held_from) if held_from < end else None
         if tick is not None:
@@ -113,23 +114,27 @@ class _Reading:
         last = await LogBounds(self._cluster, self._topics.oscillator, _LIMIT_S).watermark(number) - 1
         return await self._record(self._topics.oscillator, number, last) if last >= 0 else None
 
-    async def _blocked_s(self, number: int) -> float:
-        """Return for how long requests of a partition have waited behind an open transaction; 0 where none do."""
-        topic = self._topics.requests
-        bounds = LogBounds(self._cluster, topic, _LIMIT_S)
-        stable = await bounds.end(number)
-        if await bounds.watermark(number) <= stable:
+    async def _blocked_s(self, number: int, stable: int, end: int) -> float:
+        """
+        Return for how long requests of a partition have waited behind an open transaction; 0 where none do.
+
+        Its log can be read up to *stable*, and ends at *end*.
+        """
+        if end <= stable:
             return 0.0
         # The first record of the transaction, or a newer record if the transaction has ended.
-        record = await self._record(topic, number, stable)
+        record = await self._record(self._topics.requests, number, stable)
         return self._age_s(record) if record else 0.0
 
-    async def _unread_s(self, number: int, seal: Sealed | None, start: int) -> float:
-        """Return the age of the first request from *start* on appended before the second of *seal*, not read for it."""
-        topic = self._topics.requests
-        if seal is None or await LogBounds(self._cluster, topic, _LIMIT_S).end(number) <= seal.fence:
+    async def _unread_s(self, number: int, seal: Sealed | None, start: int, stable: int) -> float:
+        """
+        Return the age of the first request from *start* on appended before the second of *seal*, not read for it.
+
+        The log can be read up to *stable*.
+        """
+        if seal is None or stable <= seal.fence:
             return 0.0
-        record = await self._record(topic, number, max(seal.fence, start), is_committed=True)
+        record = await self._record(self._topics.requests, number, max(seal.fence, start), is_committed=True)
         return self._age_s(record) if record and record.timestamp < last_second_of(seal) * 1000 else 0.0
 
     def _age_s(self, record: Record) -> float:
