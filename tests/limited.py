@@ -1,23 +1,27 @@
 """
-A relay that stands for a broker of another make: it knows fewer versions of Kafka's requests than the one behind it.
+A relay that stands for a broker of another make: it knows fewer versions of Kafka's requests than the one behind it,
+and fewer settings of topics.
 
 It tells so in its answers about versions, and closes a connection that asks in another version, as Redpanda does. It
-does not copy what else such a broker does differently.
+creates no topic that is to have a setting which it refuses. It does not copy what else such a broker does differently.
 """
 
 import asyncio
 from asyncio import IncompleteReadError, StreamReader, StreamWriter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from io import BytesIO
 from typing import Any
 
-from aiokafka.protocol.admin import ApiVersionResponse_v0
+from aiokafka.protocol.admin import ApiVersionResponse_v0, CreateTopicsRequest_v3
 from relay import Address, Relay
 
 from kafka_timers.broker.requests import ApiVersions
 
-_VERSIONS = ApiVersions.API_KEY
+_VERSIONS, _CREATE = ApiVersions.API_KEY, CreateTopicsRequest_v3.API_KEY
+_NO_SUCH_SETTING = 40
+# Behind number, version, and the number that the answer has too: the name of the client, with its length before it.
+_CLIENT_AT = 8
 _ANSWERS: dict[int, Any] = {0: ApiVersionResponse_v0, 3: ApiVersions().prepare({_VERSIONS: (3, 3)}).RESPONSE_TYPE}
 
 # Kafka's numbers of requests by their highest version, as Redpanda's handlers name them in December 2024.
@@ -35,6 +39,11 @@ _REDPANDA = {
 REDPANDA_2024 = {key: most for most, keys in _REDPANDA.items() for key in keys}
 # With the ids of topics.
 REDPANDA_2025 = REDPANDA_2024 | {1: 13, 3: 12}
+# No limit that anything here meets.
+ANY = dict.fromkeys(range(100), 99)
+# Settings that clouds refuse.
+MSK_SERVERLESS = ("segment.ms", "min.compaction.lag.ms", "min.cleanable.dirty.ratio")
+CONFLUENT_CLOUD = ("min.cleanable.dirty.ratio",)
 # Of Kafka 2.2: a producer cannot ask whether its id is still its own.
 TOO_OLD = {0: 6, 1: 8, 2: 3, 3: 6, 10: 2, 18: 2, 22: 1}
 
@@ -45,11 +54,16 @@ class LimitedRelay(Relay):
 
     Args:
         versions: the highest version of each request, by its number. It does not know any other.
+        settings: of topics, which it refuses.
     """
 
-    def __init__(self, address: Address, target: Address, versions: Mapping[int, int]) -> None:
+    def __init__(
+        self, address: Address, target: Address, versions: Mapping[int, int], settings: Collection[str] = ()
+    ) -> None:
         super().__init__(address, target)
-        self._versions = versions
+        self._versions, self._settings = versions, settings
+        # Topics that are not passed on, by the number of the answer, with the setting that is to blame.
+        self._kept_back: dict[int, dict[str, str]] = {}
         # Of the connections that were closed: number and version of the request.
         self.refused: list[tuple[int, int]] = []
 
@@ -79,6 +93,8 @@ class LimitedRelay(Relay):
                 return
             if key == _VERSIONS:
                 asked[int.from_bytes(frame[4:8])] = version
+            elif key == _CREATE and self._settings:
+                frame = self._without_refused(frame)
             writer.write(len(frame).to_bytes(4) + frame)
             await writer.drain()
 
@@ -87,6 +103,12 @@ class LimitedRelay(Relay):
             frame = await _frame(reader)
             if (version := asked.pop(int.from_bytes(frame[:4]), None)) is not None:
                 frame = frame[:4] + self._told(_ANSWERS[version], frame[4:])
+            elif kept_back := self._kept_back.pop(int.from_bytes(frame[:4]), None):
+                answer = CreateTopicsRequest_v3.RESPONSE_TYPE.decode(frame[4:])
+                answer.topic_errors += [
+                    (topic, _NO_SUCH_SETTING, f"{setting} is not supported") for topic, setting in kept_back.items()
+                ]
+                frame = frame[:4] + answer.encode()
             writer.write(len(frame).to_bytes(4) + frame)
             await writer.drain()
 
@@ -101,6 +123,20 @@ class LimitedRelay(Relay):
         if len(fields) > 3:  # tagged: the features, such as the version of transactions
             fields[3] = {}
         return bytes(kind(*fields).encode())
+
+    def _without_refused(self, frame: bytes) -> bytes:
+        """Return the request for new topics in *frame* without those that are to have a setting which is refused."""
+        begin = _CLIENT_AT + 2 + int.from_bytes(frame[_CLIENT_AT : _CLIENT_AT + 2])
+        request = CreateTopicsRequest_v3.decode(frame[begin:])
+        refused = {
+            topic: setting
+            for topic, *_, settings in request.create_topic_requests
+            for setting, _ in settings
+            if setting in self._settings
+        }
+        self._kept_back[int.from_bytes(frame[4:8])] = refused
+        request.create_topic_requests = [each for each in request.create_topic_requests if each[0] not in refused]
+        return frame[:begin] + bytes(request.encode())
 
 
 async def _frame(reader: StreamReader) -> bytes:

@@ -40,20 +40,37 @@ _REFUSED = {
 # For these settings a larger value is fine too. All others must be equal.
 _RETENTION = "retention.ms"
 _UNCLEAN = "unclean.leader.election.enable"
-_AT_LEAST = (_RETENTION, "retention.bytes", "min.compaction.lag.ms")
+_AT_LEAST = (_RETENTION, "retention.bytes")
+# How brokers refuse settings that they do not know, or have fixed.
+_MAY_BE_ADVICE = frozenset((codes.INVALID_CONFIG, codes.POLICY_VIOLATION))
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class Wanted:
     """
-    Settings of one topic. `must` is created and checked; `also` is created only, and then left to the operator.
+    Settings of one topic.
 
-    `least` has what suffices of a setting in `must`, where that is less.
+    Without those in `must`, each with its reason, the service goes wrong. Those in `also`, each with what it costs to
+    lack it, are advice: a topic is created without them if a broker refuses one, and they are not checked. `least` has
+    what suffices of a setting in `must`, where that is less.
     """
 
-    must: Mapping[str, tuple[str, str]]  # the value and the reason for it
-    also: Mapping[str, str]
+    must: Mapping[str, tuple[str, str]]
+    also: Mapping[str, tuple[str, str]]
     least: Mapping[str, str] = field(default_factory=dict)
+
+
+class Created(NamedTuple):
+    """
+    The result of creating topics.
+
+    Attributes:
+        topics: names of those that were created.
+        left_out: sentences that each name settings of a topic that the brokers refuse, and what that costs.
+    """
+
+    topics: list[str]
+    left_out: list[str]
 
 
 class _Examined(NamedTuple):
@@ -69,16 +86,17 @@ class _Examined(NamedTuple):
     retention_s: float
 
 
-def _wanted(topics: Topics, horizon_s: int = 0, keep_s: int = 0) -> dict[str, _Wanted]:
+def _wanted(topics: Topics, horizon_s: int = 0, keep_s: int = 0) -> dict[str, Wanted]:
     kept_ms = (horizon_s + GRACE_S) * 1000 if horizon_s else _FOR_EVER
     # Where workers sweep, nothing older is needed: what waits is repeated. Twice of it bears workers that stand still.
     swept = {_RETENTION: str(2 * keep_s * 1000)} if keep_s and not horizon_s else {}
     append_time = ("LogAppendTime", "lateness and order are judged by the broker's clock")
     # One segment for each day, where seven days are kept. The broker drops and compacts closed segments only, so its
     # default of seven days for each segment would double the size.
-    daily = {"segment.ms": str(_DAY_MS)}
+    daily = {"segment.ms": (str(_DAY_MS), "it may take twice the room")}
+    dated = {"message.timestamp.type": (append_time[0], "its records carry the time of their senders")}
     return {
-        topics.requests: _Wanted(
+        topics.requests: Wanted(
             must={
                 "cleanup.policy": ("delete", "compaction loses all but one request of a second"),
                 "message.timestamp.type": append_time,
@@ -89,7 +107,7 @@ def _wanted(topics: Topics, horizon_s: int = 0, keep_s: int = 0) -> dict[str, _W
             also={},
             least=swept,
         ),
-        topics.oscillator: _Wanted(
+        topics.oscillator: Wanted(
             must={
                 "cleanup.policy": ("delete", "compaction would keep one record of every second for ever"),
                 "message.timestamp.type": append_time,
@@ -97,34 +115,35 @@ def _wanted(topics: Topics, horizon_s: int = 0, keep_s: int = 0) -> dict[str, _W
             },
             also=daily,
         ),
-        topics.sealed: _Wanted(
+        topics.sealed: Wanted(
             must={
                 "cleanup.policy": ("compact", "the last seal of a partition must never expire"),
                 "message.timestamp.type": append_time,
-                "min.compaction.lag.ms": (str(7 * _DAY_MS), "audits read the seals of the last seven days"),
             },
-            also=daily,
+            also={"min.compaction.lag.ms": (str(7 * _DAY_MS), "audits may miss seals of the last seven days")} | daily,
         ),
-        topics.rejected: _Wanted(
+        topics.rejected: Wanted(
             must={"cleanup.policy": ("delete", "a compacted topic refuses requests without a key")},
-            also={"message.timestamp.type": append_time[0], _RETENTION: str(30 * _DAY_MS)},
+            also=dated | {_RETENTION: (str(30 * _DAY_MS), "refused requests are kept as long as brokers keep records")},
         ),
-        topics.replies: _Wanted(
+        topics.replies: Wanted(
             must={"cleanup.policy": ("delete", "compaction would keep an answer for every timer id for ever")},
             # Clients read their answer at once. The rest of the day is for investigations.
-            also={"message.timestamp.type": append_time[0], _RETENTION: str(_DAY_MS)} | daily,
+            also=dated | {_RETENTION: (str(_DAY_MS), "answers are kept as long as brokers keep records")} | daily,
         ),
-        topics.schedules: _Wanted(
+        topics.schedules: Wanted(
             must={
                 "cleanup.policy": ("compact", "a schedule must never expire"),
                 "message.timestamp.type": append_time,
             },
             also={},
         ),
-        topics.planned: _Wanted(
+        topics.planned: Wanted(
             must={"cleanup.policy": ("compact", "the planning of a schedule must never expire")},
-            # Each takeover reads the whole topic, and each run writes a record.
-            also={"segment.ms": str(_HOUR_MS), "min.cleanable.dirty.ratio": "0.1"},
+            also={
+                name: (value, "each takeover of a planner reads more, since each run writes a record")
+                for name, value in (("segment.ms", str(_HOUR_MS)), ("min.cleanable.dirty.ratio", "0.1"))
+            },
         ),
     }
 
@@ -184,18 +203,18 @@ async def knowing(
         yield cluster
 
 
-async def create(kafka: Kafka, prefix: str, partitions: int) -> list[str]:
+async def create(kafka: Kafka, prefix: str, partitions: int) -> Created:
     """
-    Create the service's topics that do not exist yet, and return their names once they can be used.
+    Create the service's topics that do not exist yet. Return once they can be used.
 
-    Existing topics stay unchanged, so a second call returns an empty list. Use `check` to see whether they fit.
+    Existing topics stay unchanged, so a second call creates nothing. Use `check` to see whether they fit.
 
     Args:
         partitions: number of partitions of each topic. It is fixed for life, because it decides the partition of a
             timer id.
 
     Raises:
-        TopicsError: existing topics have another number of partitions than the missing ones would get.
+        TopicsError: existing topics have another number of partitions than the missing ones would get; or as in `make`.
     """
     topics, existing = Topics.of(prefix), await counts(kafka, prefix)
     wanted = _wanted(topics)
@@ -210,32 +229,58 @@ async def create(kafka: Kafka, prefix: str, partitions: int) -> list[str]:
                 f"not with {partitions}"
             )
     if not missing:
-        return []
-    must = {name: {key: value for key, (value, _) in wanted[name].must.items()} for name in missing}
-    return await make(kafka, {name: must[name] | dict(wanted[name].also) for name in missing}, partitions)
+        return Created([], [])
+    return await make(kafka, {name: wanted[name] for name in missing}, partitions)
 
 
-async def make(kafka: Kafka, topics: Mapping[str, dict[str, str]], partitions: int) -> list[str]:
-    """Create *topics*, settings by name, and return the names of those that did not exist, once all can be used."""
-    # -1: the broker's default replication. aiokafka accepts -1 only together with the empty assignment.
-    wanted = [NewTopic(name, partitions, -1, {}, settings) for name, settings in topics.items()]
-    made = []
+async def make(kafka: Kafka, wanted: Mapping[str, Wanted], partitions: int) -> Created:
+    """
+    Create those of the *wanted* topics that do not exist, and return once all can be used.
+
+    Raises:
+        TopicsError: the brokers refuse some, also without advice. The others are created.
+    """
     async with answering(kafka):
         admin = AIOKafkaAdminClient(**kafka.client_options(), request_timeout_ms=10_000)
         try:
             await admin.start()
-            response = await admin.create_topics(wanted)
+            made, refused = await _ask_for(
+                admin, {name: {**each.must, **each.also} for name, each in wanted.items()}, partitions
+            )
+            again = {name: wanted[name].must for name, (code, _) in refused.items() if code in _MAY_BE_ADVICE}
+            barely, lasting = await _ask_for(admin, again, partitions) if again else ([], {})
         finally:
             await admin.close()
-        for name, code, message in response.topic_errors:
-            error = for_code(code)
-            if not code:
-                made.append(name)
-            elif error is not TopicAlreadyExistsError:  # that one was made by another at the same time
-                raise error(f"cannot create {name}: {message}")
+        if lacking := [f"{name}: {words}" for name, (_, words) in (refused | lasting).items() if name not in barely]:
+            raise TopicsError(f"topics that cannot be created: {'; '.join(lacking)}")
         async with Cluster.open(kafka) as cluster:
-            await _until_known(cluster, topics)
-    return made
+            await _until_known(cluster, wanted)
+    return Created(made + barely, [_left_out(name, wanted[name], refused[name][1]) for name in barely])
+
+
+def _left_out(name: str, wanted: Wanted, words: str) -> str:
+    settings = ", ".join(f"{key}={value}" for key, (value, _) in wanted.also.items())
+    costs = "; ".join(dict.fromkeys(cost for _, cost in wanted.also.values()))
+    return f"{name} is created without {settings}, because a broker says {words}. So {costs}"
+
+
+async def _ask_for(
+    admin: AIOKafkaAdminClient, topics: Mapping[str, Mapping[str, tuple[str, str]]], partitions: int
+) -> tuple[list[str], dict[str, tuple[int, str]]]:
+    """Create *topics* with these settings; return those that are there, and code and words of the refusals."""
+    # -1: the broker's default replication. aiokafka accepts -1 only together with the empty assignment.
+    new = [
+        NewTopic(name, partitions, -1, {}, {key: value for key, (value, _) in settings.items()})
+        for name, settings in topics.items()
+    ]
+    answers = (await admin.create_topics(new)).topic_errors
+    # One that exists was made by another at the same time.
+    refused = {
+        name: (code, f"{codes.name_of(code)} {message or ''}".rstrip())
+        for name, code, message in answers
+        if code not in (0, TopicAlreadyExistsError.errno)
+    }
+    return [name for name, code, _ in answers if not code], refused
 
 
 async def check(kafka: Kafka, prefix: str, horizon_s: int = 0, served: int = 0, keep_s: int = 0) -> list[str]:

@@ -203,17 +203,20 @@ def topics_create(kafka: Kafka, topic_prefix: str, partitions: int, as_json: boo
     """
     Create the topics that are missing.
 
-    Existing topics stay as they are.
+    Existing topics stay as they are. If brokers refuse settings that are
+    advice, topics are created without these, and you read what that costs.
     """
     from kafka_timers.broker.topics import create
 
     created = wait_for(create(kafka, topic_prefix, partitions))
     if as_json:
-        click.echo(json.dumps({"created": created}))
+        click.echo(json.dumps({"created": created.topics, "left_out": created.left_out}))
         return
-    for name in created:
+    for name in created.topics:
         click.echo(f"created {name} with {partitions} partitions")
-    if not created:
+    for left_out in created.left_out:
+        click.echo(left_out, err=True)
+    if not created.topics:
         click.echo("all topics exist and stay as they are")
 
 

@@ -265,9 +265,9 @@ async def _prepare_topics(settings: DevSettings, kafka: Kafka) -> None:
     if problems := await topics.check(kafka, settings.topic_prefix):
         raise TopicsError("\n".join(problems))
     # The broker sets the timestamp, so that `watch` shows when a callback was written, not when it was built.
-    configs = {"message.timestamp.type": "LogAppendTime"}
+    wanted = topics.Wanted({"message.timestamp.type": ("LogAppendTime", "")}, {})
     names = [CALLBACK_TOPIC, *(topic for _, topic in door_topics(settings.door))]
-    await topics.make(kafka, dict.fromkeys(names, configs), settings.partitions)
+    await topics.make(kafka, dict.fromkeys(names, wanted), settings.partitions)
 
 
 async def _until_ready(port: int) -> None:
