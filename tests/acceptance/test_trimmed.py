@@ -3,7 +3,9 @@
 import asyncio
 import time
 from pathlib import Path
+from typing import Any
 
+import aiohttp
 from service import Service
 
 from kafka_timers.broker.bounds import LogBounds
@@ -13,6 +15,7 @@ from kafka_timers.client.request import Outcome
 from kafka_timers.client.timer_client import TimerClient
 from kafka_timers.core.backlog import CHUNK_BITS
 from kafka_timers.core.outcomes import State
+from kafka_timers.dev.broker import free_port
 from kafka_timers.operate.find import find
 
 CHUNK = 1 << CHUNK_BITS
@@ -57,6 +60,38 @@ async def test_a_timer_that_has_left_the_log_is_found_and_moved(bootstrap: str, 
         *_, last = await service.read(service.callbacks, 2 * CHUNK + 1)
         assert (last.key, last.value) == (b"k", b"v")
         assert await client.get("far") is None
+
+
+async def test_the_console_shows_a_request_that_has_left_the_log_or_says_so(
+    bootstrap: str, prefix: str, tmp_path: Path
+) -> None:
+    async with (
+        Service(bootstrap, prefix, tmp_path, partitions=1) as service,
+        TimerClient(bootstrap, topic_prefix=prefix) as client,
+        aiohttp.ClientSession() as session,
+    ):
+        await service.start("oscillator")
+        worker = await service.firing("--keep-s", "4", "--query-port", str(free_port()))
+        console = await service.start("console", "--writable", "--group", prefix + "workers")
+        await console.until("/livez", lambda status, _: status == 200)
+
+        async def asked(method: str, path: str, **given: Any) -> tuple[int, Any]:
+            async with session.request(method, f"http://127.0.0.1:{console.port}/v1/{path}", **given) as response:
+                return response.status, await response.json()
+
+        far = await client.after(3600, topic=service.callbacks, key="k", value=b"v", timer_id="far")
+        await service.requests(1, map(str, range(2 * CHUNK)))
+        await worker.until("/metrics", lambda *_: worker.metric("kafka_timers_trimmed_records_total") >= CHUNK)
+        status, told = await asked("GET", f"requests/{far.request}")
+        shown = [told[name] for name in ("request", "timerId", "appended", "dueMs", "waits", "value")]
+        assert (status, shown) == (200, [far.request, "far", None, far.due_ms, True, "v"])
+        status, told = await asked("GET", "requests/0:7")
+        assert status == 404
+        assert f"request 0:7 has left {service.topics.requests}: partition 0 begins at offset " in told["detail"]
+        status, told = await asked("PATCH", "timers/far", json={"after": 1})
+        assert (status, told["outcome"]) == (200, "MOVED")
+        *_, last = await service.read(service.callbacks, 2 * CHUNK + 1)
+        assert (last.key, last.value) == (b"k", b"v")
 
 
 async def test_what_an_admin_has_deleted_too_early_is_repeated_from_the_store(

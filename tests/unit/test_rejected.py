@@ -1,6 +1,6 @@
 """The record of a refused request, and its second try."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -136,7 +136,7 @@ def test_a_request_whose_key_names_no_second_needs_one(reason: str) -> None:
             {},
             "from eu.timer-request, and requests lie on timer-request",
         ),
-        ("too-large", {"cut": 7}, {}, f"7 bytes of it are missing here: the whole lies on timer-request at {HOME}:5"),
+        ("too-large", {"cut": 7}, {}, "7 bytes of it are missing here, and its request is gone from timer-request"),
         ("condition-invalid", {}, {}, "the request itself is wrong .condition-invalid.: correct it"),
         ("topic-missing", {}, {"callBackTopic": ""}, "publish it anew"),
         ("condition-unsupported", {}, {"cancel": True}, "use kafka-timers cancel"),
@@ -148,6 +148,23 @@ def test_one_that_cannot_be_sent_again_says_why(
 ) -> None:
     with pytest.raises(RequestError, match=why):
         refused(reason, more=more, **asked).again("timer-request", 8, NOW_MS)
+
+
+def test_one_that_is_cut_is_sent_again_whole_if_that_is_found() -> None:
+    whole = Future(callBackTopic="calls", callBack=b"v" * 100, timerId="id").SerializeToString()
+    cut = Rejected.of(Record(value=whole[:60], headers=told("too-large", cut=len(whole) - 60)))
+    assert cut.lies_at == f"{HOME}:5"
+    # What a timer-request that was made anew has at that place is not sent in its stead.
+    for other in (b"", whole + b"v", whole[:-1], b"x" + whole[1:], whole[:60]):
+        assert cut.with_request(other) == cut
+    again = cut.with_request(whole)
+    assert (again.lies_at, again.document()["value"]) == ("", "v" * 100)
+    assert again.again("timer-request", 8, NOW_MS).future.callBack == b"v" * 100
+    gone = replace(cut, gone=f"request {HOME}:5 has left timer-request")
+    with pytest.raises(
+        RequestError, match=f"bytes of it are missing here, and request {HOME}:5 has left timer-request"
+    ):
+        gone.again("timer-request", 8, NOW_MS)
 
 
 @pytest.mark.parametrize("reason", Reason)

@@ -1,6 +1,6 @@
 """Refused requests as they lie on `timer-rejected`."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -91,8 +91,11 @@ def test_it_is_sent_again_as_the_request_that_the_door_had_made() -> None:
     assert (shown.second, shown.due_ms, shown.callback_topic, shown.timer_id) == (1000, 1_000_250, "calls", "id")
     document = shown.document()
     assert (document["made"], document["record_key"], document["record_value"]) == ("5:7", "vid1", "v")
-    with pytest.raises(RequestError, match="its request is gone from timer-request: publish it on schedules again"):
+    with pytest.raises(RequestError, match=r"its request is gone from timer-request\. Publish it on schedules again"):
         shown.again("timer-request", 8, 2_000_000)
+    gone = replace(shown, gone="request 5:7 has left timer-request")
+    with pytest.raises(RequestError, match=r": request 5:7 has left timer-request\. Publish it on schedules again"):
+        gone.again("timer-request", 8, 2_000_000)
     # What a timer-request that was made anew has at that place is not sent in its stead.
     for other in (pack_future(**FUTURE), value + source_field("etf1", Record(b"vid1", offset=301)), b"\xff"):
         assert shown.with_request(other) == shown

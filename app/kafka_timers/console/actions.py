@@ -13,9 +13,7 @@ from dataclasses import astuple
 from functools import partial
 from typing import Self
 
-from aiokafka import ConsumerRecord
-
-from kafka_timers.broker.placed import record_at, request_at
+from kafka_timers.broker.placed import Placed, placed
 from kafka_timers.broker.seals import last_seals
 from kafka_timers.broker.ticked import ticked_s
 from kafka_timers.client.request import Answer, only_if_absent, only_if_pending
@@ -26,7 +24,7 @@ from kafka_timers.console.console_settings import ConsoleSettings
 from kafka_timers.console.sharing import ANSWER_S, BusyError, LateError, Shared
 from kafka_timers.core.callbacks import Shown, topics_in
 from kafka_timers.core.rejected import Again, Rejected
-from kafka_timers.core.wire import SECOND_LIMIT, Future, Topics, is_far, latest, number_in
+from kafka_timers.core.wire import SECOND_LIMIT, Future, Topics, future_from, is_far, latest, number_in
 from kafka_timers.errors import BrokerError, KafkaTimersError
 from kafka_timers.operate.callback_topics import CallbackTopic, read_callback_topics
 from kafka_timers.operate.documents import callback_document
@@ -160,7 +158,8 @@ class Service:
         at once. If no worker does, the request log is read.
         """
         if (timer := await self._waiting(timer_id)) is not None:
-            future = await request_at(self._settings.kafka, self._settings.topic_prefix, timer["request"])
+            record = (await self._placed(timer["request"], _READING_S)).record
+            future = future_from(record.value or b"") if record else None
             # Another record lies there if the log was made anew a moment ago.
             if future is not None and future.timerId == timer_id:
                 future.ClearField("copy")
@@ -168,27 +167,26 @@ class Service:
         found = await self._found(timer_id, _READING_S)
         return found.waiting or found
 
-    async def request(self, place: str) -> tuple[ConsumerRecord, bool | None] | None:
+    async def request(self, place: str) -> tuple[Placed, bool | None]:
         """
-        Return the record of the request at *place*, partition:offset, and whether its timer is pending.
+        Return the request at *place*, partition:offset, and whether its timer is pending.
 
-        The second part is None if no worker knows, or if the request may be in the lake. None without a record.
+        The second part is None if no worker knows, or if the request may be in the lake.
         """
         settings, workers, number = self._settings, await self.workers(), int(place.partition(":")[0])
         if number not in workers.addresses:
-            return None
-        record = await record_at(settings.kafka, settings.topic_prefix, place)
-        if record is None:
-            return None
-        second = number_in(record.key)
-        if not second or second >= SECOND_LIMIT:
-            return record, False
+            return Placed(why=f"the service has no partition {number} of {self.topics.requests}"), False
+        found = await self._placed(place)
+        second = number_in(found.record.key) if found.record else None
+        if not found.record or not second or second >= SECOND_LIMIT:
+            return found, False
         waits = await workers.waits(place, second)
-        if waits is False and second > self.clock.wall_s():
+        # With a horizon nobody sweeps.
+        if waits is False and second > self.clock.wall_s() and not found.has_left:
             seal = latest((await last_seals(settings.kafka, settings.topic_prefix))[number])
-            if seal and is_far(second, record.timestamp // 1000, seal.horizon_s):
-                return record, None
-        return record, waits
+            if seal and is_far(second, found.record.timestamp // 1000, seal.horizon_s):
+                return found, None
+        return found, waits
 
     async def now_ms(self) -> int:
         """Return the UNIX millisecond of the last tick: a timer that is due then fires at once."""
@@ -208,6 +206,11 @@ class Service:
         """Return a worker's answer about the pending timer *timer_id*; None if no worker knows one."""
         page = await (await self.workers()).page(1, with_values=True, timer_id=timer_id)
         return page.timers[0] if page.timers else None
+
+    async def _placed(self, place: str, limit_s: float | None = None) -> Placed:
+        """Return the request at *place*, partition:offset."""
+        ask = partial(placed, self._settings.kafka, self._settings.topic_prefix, place)
+        return await self._reads.answer(("request", place), ask, f"request {place}", limit_s)
 
     async def _found(self, timer_id: str, limit_s: float | None = None) -> Found:
         """Return the records of *timer_id*, see `operate.find`."""

@@ -9,7 +9,6 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Annotated, Any, Self
 
-from aiokafka import ConsumerRecord
 from pydantic import BaseModel, Field
 
 from kafka_timers.client.request import Answer, Outcome
@@ -18,7 +17,7 @@ from kafka_timers.core.callbacks import Shown
 from kafka_timers.core.outcomes import State
 from kafka_timers.core.rejected import Rejected
 from kafka_timers.core.text import bytes_in, fraction_of, headers_of, json_of
-from kafka_timers.core.wire import SECOND_LIMIT, Future, number_in
+from kafka_timers.core.wire import SECOND_LIMIT, Future, Record, future_from, number_in
 from kafka_timers.operate.callback_topics import CallbackTopic
 from kafka_timers.operate.find import Found
 from kafka_timers.operate.waiting import Page, Told
@@ -158,10 +157,10 @@ class HistoryOut(Model):
 
 
 class RequestOut(Model):
-    """A request, as it lies on `timer-request`."""
+    """A request, as it lies on `timer-request`, or as a worker has repeated it there since it waits long."""
 
     request: str
-    appended: str
+    appended: Annotated[str | None, Field(description="null if the request has left the log")]
     second: int | None
     due_ms: int | None
     at: str | None
@@ -307,13 +306,18 @@ def history_out(timer_id: str, found: Found) -> HistoryOut | None:
     return HistoryOut.model_validate(shown)
 
 
-def request_out(record: ConsumerRecord, future: Future, waits: bool | None) -> RequestOut:
-    """Return the request *future* of *record* as a body."""
-    second = number_in(record.key)
+def request_out(place: str, record: Record, waits: bool | None, *, has_left: bool) -> RequestOut:
+    """
+    Return the request at *place* as a body; *has_left* as in `Placed`.
+
+    Raises:
+        WireError: the record is not a valid request.
+    """
+    future, second = future_from(record.value or b""), number_in(record.key)
     due_ms = None if second is None or future.cancel else second * 1000 + future.millis
     shown = {
-        "request": f"{record.partition}:{record.offset}",
-        "appended": at(record.timestamp),
+        "request": place,
+        "appended": None if has_left else at(record.timestamp),
         **_due(due_ms),
         "cancel": future.cancel,
         "waits": waits,

@@ -43,7 +43,7 @@ from kafka_timers.core.moments import second_of, when_of
 from kafka_timers.core.outcomes import State
 from kafka_timers.core.pending import PLACE_PATTERN, UNITS_S
 from kafka_timers.core.rejected import Rejected
-from kafka_timers.core.wire import SECOND_LIMIT, Future, future_from
+from kafka_timers.core.wire import SECOND_LIMIT, Future
 from kafka_timers.errors import AnswerError, KafkaTimersError, PublishError, QueryError, RequestError, WhenError
 from kafka_timers.operate.documents import status_document
 from kafka_timers.operate.find import Found
@@ -279,12 +279,10 @@ async def show_request(
     service: _Asked,
 ) -> RequestOut:
     """Show the content of a request, and whether its timer is pending."""
-    found = await service.request(place)
-    if found is None:
-        raise _ProblemError(404, f"no request lies at {place} on {service.topics.requests}, or none that was committed")
-    record, waits = found
-    future = future_from(record.value or b"", topic=record.topic, partition=record.partition, offset=record.offset)
-    return request_out(record, future, waits)
+    found, waits = await service.request(place)
+    if found.record is None:
+        raise _ProblemError(404, found.why)
+    return request_out(place, found.record, waits, has_left=found.has_left)
 
 
 async def list_topics(service: _Asked) -> TopicsOut:

@@ -2,7 +2,7 @@
 The description of a refused request on `timer-rejected`, and a new request in its place.
 
 A request that a door has made lies there as the original record, so that its writer recognises it. The headers name the
-request, which must be read from `timer-request` to send it again.
+request, which must be read from `timer-request` to send it again. So must one of which bytes were left out.
 """
 
 from collections.abc import Sequence
@@ -126,6 +126,7 @@ class Rejected:
         future: the Future; None if the value is no Future.
         made: the request that the door made of it, if that request failed; else None.
         again_second: UNIX second for which the service itself has asked for it again; None if it has not.
+        gone: why the request cannot be read from `timer-request`; empty if nobody has tried in vain.
     """
 
     place: str
@@ -141,6 +142,7 @@ class Rejected:
     future: Future | None
     made: _Made | None = None
     again_second: int | None = None
+    gone: str = ""
 
     @classmethod
     def of(cls, record: _Record) -> "Rejected":
@@ -200,9 +202,16 @@ class Rejected:
             return self.made.timer_id
         return self.future.timerId if self.future else ""
 
+    @property
+    def lies_at(self) -> str:
+        """Where the request has to be read, partition:offset on `timer-request`; empty if all that is known is here."""
+        if self.made:
+            return self.made.request
+        return self.request if self.cut and not self.door else ""
+
     def with_request(self, value: bytes) -> "Rejected":
         """
-        Return it with the Future in *value*, if that is of the request that the door made of this very record.
+        Return it with the Future in *value*, which lies at `lies_at`, if that is its own.
 
         A timer-request that was made anew may have any other request at that place.
         """
@@ -210,6 +219,10 @@ class Rejected:
             future = future_from(value)
         except WireError:
             return self
+        if not self.made:
+            begin = self.value or b""
+            is_whole = len(value) == len(begin) + self.cut and value.startswith(begin)
+            return replace(self, future=future, value=value, cut=0) if is_whole else self
         source = future.source
         made_of = source.door, source.topic, f"{source.partition}:{source.offset}"
         return replace(self, future=future) if made_of == (self.door, self.topic, self.request) else self
@@ -285,12 +298,13 @@ class Rejected:
             return f"the service itself has asked for it again, for second {self.again_second}"
         if self.door and not self.made:
             return f"it came through the door {self.door}: publish it on {self.topic} again"
+        gone = self.gone or f"its request is gone from {requests}"
         if self.made and self.future is None:
-            return f"its request is gone from {requests}: publish it on {self.topic} again, for the door {self.door}"
+            return f"{gone}. Publish it on {self.topic} again, for the door {self.door}"
         if not self.made and self.topic != requests:
             return f"it was read from {self.topic or 'an unknown topic'}, and requests lie on {requests}"
         if self.cut and not self.made:
-            return f"{self.cut} bytes of it are missing here: the whole lies on {self.topic} at {self.request}"
+            return f"{self.cut} bytes of it are missing here, and {gone}"
         if self.reason in _CONTENTS or self.future is None:
             return f"the request itself is wrong ({self.reason}): correct it, and publish it anew"
         if self.future.cancel:

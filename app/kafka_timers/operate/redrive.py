@@ -3,11 +3,13 @@
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from kafka_timers.broker.connection import Kafka
+from kafka_timers.broker.placed import RequestPlaces
 from kafka_timers.broker.reading import TopicLog, consumed
+from kafka_timers.broker.topics import knowing
 from kafka_timers.core.rejected import Rejected
 from kafka_timers.core.wire import Topics
 from kafka_timers.errors import RequestError, TopicsError
@@ -50,10 +52,10 @@ class RejectedLog:
 
     Args:
         bounds: first offset of each partition, and the offset behind its last record.
-        requests: `timer-request`.
+        requests: reads `timer-request`.
     """
 
-    def __init__(self, log: TopicLog, bounds: dict[int, tuple[int, int]], requests: TopicLog) -> None:
+    def __init__(self, log: TopicLog, bounds: dict[int, tuple[int, int]], requests: RequestPlaces) -> None:
         self._log = log
         self._bounds = bounds
         self._requests = requests
@@ -109,16 +111,15 @@ class RejectedLog:
 
     async def whole(self, rejected: Rejected) -> Rejected:
         """
-        Return *rejected* with its payload. For a request that a door made, the payload is read from `timer-request`.
+        Return *rejected* with its payload. If a door made the request, or it is cut, that is read from `timer-request`.
 
-        If the request is gone from there, *rejected* is returned unchanged.
+        If the request is gone from there, *rejected* says so.
         """
-        match = _place_in(rejected.made.request) if rejected.made else None
+        match = _place_in(rejected.lies_at)
         if match is None:
             return rejected
-        number, offset = map(int, match.groups())
-        record = await self._requests.record_at(number, offset) if number in self._requests.numbers else None
-        return rejected.with_request(record.value) if record and record.value else rejected
+        found = await self._requests.at(*map(int, match.groups()))
+        return rejected.with_request(found.record.value or b"") if found.record else replace(rejected, gone=found.why)
 
 
 @asynccontextmanager
@@ -130,10 +131,12 @@ async def reading_rejected(kafka: Kafka, prefix: str) -> AsyncIterator[RejectedL
         TopicsError: the topic does not exist.
     """
     topics = Topics.of(prefix)
-    async with TopicLog.open(kafka, topics.rejected, topics.requests, timeout_s=_LIMIT_S) as (log, requests):
+    async with knowing(kafka, [topics.rejected, topics.requests, topics.sealed], timeout_s=_LIMIT_S) as cluster:
+        log = TopicLog(cluster, topics.rejected, _LIMIT_S)
         if not log.numbers:
             raise TopicsError(f"topic {log.topic} is missing: create it with kafka-timers topics create")
         starts, ends = await log.bounds.starts(log.numbers), await log.bounds.ends(log.numbers)
+        requests = RequestPlaces(cluster, topics, _LIMIT_S)
         yield RejectedLog(log, {number: (starts[number], ends[number]) for number in log.numbers}, requests)
 
 

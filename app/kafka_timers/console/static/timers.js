@@ -51,7 +51,7 @@ async function request(place, at_, signal) {
     const waits = told.waits === null ? "whether it waits is not known: no worker tells, or it lies in the lake" : told.waits ? "it waits" : "it waits no more";
     part.replaceChildren(
       el("h3", {}, `Request ${at_}`),
-      el("p", { class: "state" }, told.cancel ? `A cancel, of ${told.appended}` : `Asked for at ${told.appended}, for ${at(dueOf(told))}: ${waits}`),
+      el("p", { class: "state" }, told.cancel ? `A cancel, of ${told.appended}` : `Asked for ${told.appended ? `at ${told.appended}` : "before the log begins"}, for ${at(dueOf(told))}: ${waits}`),
       table(HEADS, [row({ ...told, valueBytes: bytesOf(told).length })]),
       ...(told.cancel ? [] : [el("h3", {}, "Value"), values(told)]));
   } catch (error) {
