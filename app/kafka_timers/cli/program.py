@@ -357,6 +357,14 @@ def status(allowed_topics: str, seal_every_s: int, as_json: bool, **given: Any) 
 @click.option("--delay", "delay_s", type=Seconds(), required=True, help="average wait of a timer, as 30d")
 @click.option("--payload", "payload_bytes", type=click.IntRange(min=0), required=True, help="bytes of a callback")
 @click.option(
+    "--keep",
+    "keep_s",
+    type=Seconds(),
+    default="7d",
+    help="--keep-s of the workers; 0s if they trim nothing",
+    show_default=True,
+)
+@click.option(
     "--horizon",
     "horizon_s",
     type=Seconds(),
