@@ -221,6 +221,8 @@ async def test_no_password_is_in_logs_command_lines_metrics_or_output(service: S
             assert told.exit_code == code, told.output
             shown.append(told.output)
     assert "SASL_SSL, PLAIN as observer" in shown[-1]
+    # The bytes of the log are told to users that may describe the cluster.
+    assert any(re.search(r"^request log +\d+ records$", output, re.MULTILINE) for output in shown)
     for process in processes:
         shown += [process.get(path)[1] for path in ("/metrics", "/readyz", "/livez")]
         shown.append(command_line(process.child.pid))

@@ -1,6 +1,7 @@
 """A request log that gives back what nobody needs."""
 
 import asyncio
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,9 @@ async def test_a_timer_that_waits_long_holds_no_log_back(bootstrap: str, prefix:
         await service.requests(1, names, partition=0)
         await worker.until("/metrics", lambda *_: worker.metric("kafka_timers_trimmed_records_total") >= CHUNK)
         assert worker.metric("kafka_timers_swept_requests_total") >= 1
+        _, said = await service.status()
+        assert re.search(r"^request log   .* records, .*B; [0-9,]{6,} are given back$", said, re.MULTILINE)
+        assert "\n              1 timer was repeated\n" in said
         worker.child.kill()
         await worker.child.wait()
         again = await service.firing("--keep-s", "4")

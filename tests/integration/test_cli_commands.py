@@ -521,6 +521,9 @@ async def test_status_shows_the_figures_of_the_seals(bootstrap: str, where: list
         "blocked_s": 0,
         "unread_s": 0,
         "log_records": 0,
+        "log_start": 0,
+        "log_bytes": 0,
+        "held_from": None,
         "held_since_s": None,
         "partition": 1,
         "second": second,
@@ -543,7 +546,7 @@ async def test_status_shows_the_figures_of_the_seals(bootstrap: str, where: list
     screen, _, wrong = output.rpartition("\n\n")
     assert max(map(len, screen.splitlines())) <= 80
     assert "firing        0 a second; 7 wait" in screen
-    assert "request log   0 records\n" in screen
+    assert "request log   0 records, 0 bytes\n" in screen
     assert wrong.startswith("2 wrong:\n  - no tick yet, and without ticks nothing fires: start kafka-timers oscillator")
 
 

@@ -58,10 +58,16 @@ async def test_what_the_request_log_keeps_and_of_when_that_may_be_needed_is_told
         for _ in range(3):
             last = await producer.send_and_wait(names.requests, b"v", b"1", partition=0)
         [row] = (await read_status(kafka, prefix, prefix + "workers", clock)).partitions
-        assert row.log_records == 3
+        assert (row.log_records, row.log_start) == (3, 0)
+        # Three batches of one record: what Kafka's files have of it.
+        assert row.log_bytes == 3 * 70
         seal = Sealed(first_ms=1_000, end_ms=2_000, fence=3, restore_from=2, partitions=1)
         await producer.send_and_wait(names.sealed, seal.SerializeToString(), b"0", partition=0)
     await delete_records(bootstrap, names.requests, 0, 1)
     status = await read_status(kafka, prefix, prefix + "workers", clock)
-    assert [(row.log_records, row.held_since_s) for row in status.partitions] == [(2, last.timestamp / 1000)]
-    assert any(line.startswith("request log   2 records; needed from 20") for line in status_lines(status))
+    [row] = status.partitions
+    assert (row.log_records, row.log_start, row.held_from, row.held_since_s) == (2, 1, 2, last.timestamp / 1000)
+    lines = status_lines(status)
+    at = lines.index("request log   2 records, 210 bytes; 1 are given back")
+    assert lines[at + 1].startswith("              needed from 20")
+    assert lines[at + 1].endswith(" UTC on, request 0:2")

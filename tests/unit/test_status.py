@@ -1,13 +1,14 @@
 """How a partition stands follows from its seals and the time."""
 
+from dataclasses import replace
 from io import StringIO
 
 from rich.console import Console
 
 from kafka_timers.broker.seals import latest
-from kafka_timers.cli.render import status_table
+from kafka_timers.cli.render import status_lines, status_table
 from kafka_timers.core.wire import Sealed
-from kafka_timers.operate.health import PartitionStatus
+from kafka_timers.operate.health import PartitionStatus, ServiceStatus
 from kafka_timers.operate.status import status_of
 
 NOTHING = PartitionStatus(0)
@@ -74,6 +75,24 @@ def test_the_rate_is_that_of_the_last_ten_seconds_of_the_seals() -> None:
     # Of those that were read, which may be less.
     (row,) = status_of({0: seals[-2:]}, 100.0)
     assert row.fired_per_s == (94 + 95) / 2
+
+
+def kept(*rows: PartitionStatus) -> list[str]:
+    """Return the lines of `status` about the request log."""
+    lines = status_lines(ServiceStatus("workers", "timer-request", rows))
+    begin = next(number for number, line in enumerate(lines) if line.startswith("request log"))
+    return [line[14:] for line in lines[begin : lines.index("refused       unknown")]]
+
+
+def test_the_bytes_of_the_log_are_told_if_all_of_them_are_known() -> None:
+    rows = [PartitionStatus(0, log_records=10, log_start=7, log_bytes=900), PartitionStatus(1, log_records=1)]
+    assert kept(*rows) == ["11 records; 7 are given back"]
+    assert kept(rows[0], replace(rows[1], log_bytes=1_100)) == ["11 records, 2.0 kB; 7 are given back"]
+
+
+def test_the_oldest_record_that_may_be_needed_is_told_with_its_place() -> None:
+    rows = [PartitionStatus(number, held_from=9 - number, held_since_s=1_000.5 - number) for number in range(3)]
+    assert kept(*rows)[1] == "needed from 1970-01-01 00:16:38 UTC on, request 2:7"
 
 
 def test_partitions_come_in_the_order_of_their_numbers() -> None:

@@ -1,5 +1,5 @@
 """
-First and last offsets of a topic's partitions.
+First and last offsets of a topic's partitions, and their bytes.
 
 A leader that was cut off from the others, or was frozen, does not know that it has been replaced, and reports its old
 end. Pass an offset that all in-sync replicas have acknowledged (`above`) to get the true end. A leader that has this
@@ -16,7 +16,7 @@ from aiokafka.protocol.admin import DeleteRecordsRequest
 
 from kafka_timers.broker import codes
 from kafka_timers.broker.cluster import Cluster, Leader, limited
-from kafka_timers.broker.requests import EpochEnd, ListOffsets
+from kafka_timers.broker.requests import EpochEnd, ListOffsets, LogDirs
 
 _PAUSE_S = 0.1
 
@@ -123,6 +123,28 @@ class LogBounds:
         """Tell whether the log has a record that was appended before *moment_ms* (UNIX milliseconds)."""
         start, since = (await self.starts([number]))[number], await self.since(number, moment_ms)
         return (await self.watermark(number) if since is None else since) > start
+
+    async def sizes(self) -> dict[int, int]:
+        """
+        Return the bytes of each partition on its leader, without those of which no broker tells them: it is away, or
+        this user may not describe the cluster.
+        """
+        led = self._cluster.led(self._topic, self.numbers)
+        told = await asyncio.gather(*(self._sizes_on(node, numbers) for node, numbers in led.items()))
+        return {number: size for sizes in told for number, size in sizes.items()}
+
+    async def _sizes_on(self, node: int, numbers: Collection[int]) -> dict[int, int]:
+        try:
+            answer = await self._cluster.send(node, LogDirs(self._topic, numbers), lane=f"sizes of {self._topic}")
+        except KafkaError:
+            return {}
+        return {
+            number: size
+            for _, _, topics, *_ in answer.folders
+            for _, partitions, *_ in topics
+            for number, size, _, is_future, *_ in partitions
+            if not is_future
+        }
 
     async def kept(self, number: int, epoch: int) -> int:
         """

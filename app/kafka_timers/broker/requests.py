@@ -285,6 +285,38 @@ class EpochEnd(
 
 
 @dataclass(eq=False)
+class LogDirs(
+    Message,
+    key=35,
+    version=2,
+    asks=(("topics", CompactArray(("topic", TEXT), ("partitions", CompactArray(Int32)), TAGS)),),
+    answers=(
+        ("throttle_time_ms", Int32),
+        (
+            "folders",
+            CompactArray(
+                ("error_code", Int16),
+                ("folder", TEXT),
+                by_topic("topics", ("bytes", Int64), ("lag", Int64), ("is_future", Boolean)),
+                TAGS,
+            ),
+        ),
+    ),
+):
+    """
+    Asks a broker for the bytes of its replicas of some partitions.
+
+    Kafka calls it DescribeLogDirs. It answers with nothing to a user that may not describe the cluster.
+    """
+
+    topic: str
+    numbers: Collection[int]
+
+    def __iter__(self) -> Iterator[Any]:
+        yield [(self.topic, [*self.numbers], {})]
+
+
+@dataclass(eq=False)
 class ListOffsets(
     Message,
     key=2,

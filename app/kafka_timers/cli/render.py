@@ -1,7 +1,7 @@
 """Tables and lines for people at a terminal. `operate.documents` has the same for programs, as JSON."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -85,7 +85,7 @@ def status_lines(status: ServiceStatus) -> list[str]:
         f"sealed        {_sealed([row.second for row in rows])}",
         f"firing        {rate:,.0f} a second; {sum(row.pending or 0 for row in rows):,} wait",
         f"last tick     {f'{min(ages_s):.1f} s ago{by}' if ages_s else 'none'}",
-        f"request log   {_kept(rows)}",
+        *(f"{'' if number else 'request log':14}{line}" for number, line in enumerate(_kept(rows))),
         *(
             f"{'' if number else 'workers':14}{worker.url} on {worker.host}: partitions "
             f"{', '.join(map(str, worker.partitions)) or 'none'}"
@@ -101,13 +101,17 @@ def status_lines(status: ServiceStatus) -> list[str]:
     return [printable(line.encode()) for line in lines]
 
 
-def _kept(rows: Sequence[PartitionStatus]) -> str:
-    records = sum(row.log_records or 0 for row in rows)
-    since_s = min((row.held_since_s for row in rows if row.held_since_s is not None), default=None)
-    needed = "" if since_s is None else f"; needed from {_utc(int(since_s), '%Y-%m-%d %H:%M:%S')} UTC on"
-    swept = sum(row.swept for row in rows)
-    repeated = f"; {swept:,} timer{'s were' if swept > 1 else ' was'} repeated" if swept else ""
-    return f"{records:,} records{needed}{repeated}"
+def _kept(rows: Sequence[PartitionStatus]) -> Iterator[str]:
+    sizes = [row.log_bytes for row in rows if row.log_bytes is not None]
+    size = f", {decimal(sum(sizes))}" if len(sizes) == len(rows) else ""
+    gone = sum(row.log_start or 0 for row in rows)
+    given_back = f"; {gone:,} are given back" if gone else ""
+    yield f"{sum(row.log_records or 0 for row in rows):,} records{size}{given_back}"
+    if held := [(row.held_since_s, f"{row.partition}:{row.held_from}") for row in rows if row.held_since_s is not None]:
+        since_s, place = min(held)
+        yield f"needed from {_utc(int(since_s), '%Y-%m-%d %H:%M:%S')} UTC on, request {place}"
+    if swept := sum(row.swept for row in rows):
+        yield f"{swept:,} timer{'s were' if swept > 1 else ' was'} repeated"
 
 
 def _planners(planners: Planners) -> str:

@@ -43,8 +43,14 @@ class PartitionStatus:
     """Callbacks per second in the last ten seconds of the seals that were read."""
     log_records: int | None = None
     """Number of offsets that `timer-request` keeps."""
+    log_start: int | None = None
+    """First offset that `timer-request` keeps; all records before it were given back."""
+    log_bytes: int | None = None
+    """Bytes of `timer-request`, without its other replicas. None if brokers do not tell this user."""
+    held_from: int | None = None
+    """Offset of the first request that may still be needed; none before it is. None without one."""
     held_since_s: float | None = None
-    """UNIX time of the append of the first request that may still be needed; none before it is. None without one."""
+    """UNIX time of its append."""
     swept: int = 0
     """Number of timers that the last sweep has written once more, so that the log before may go."""
     is_other_log: bool = False

@@ -62,6 +62,8 @@ class _Seen(NamedTuple):
     blocked_s: float
     unread_s: float
     log_records: int
+    log_start: int
+    held_from: int | None
     held_since_s: float | None
     is_other_log: bool
     missing: tuple[int, int] | None
@@ -105,6 +107,8 @@ class _Reading:
             blocked_s=blocked_s,
             unread_s=unread_s,
             log_records=end - start,
+            log_start=start,
+            held_from=held.offset if held else None,
             held_since_s=held.timestamp / 1000 if held else None,
             is_other_log=not await tail.is_of(log, number),
             missing=_missing(tail.seals, start),
@@ -204,12 +208,13 @@ async def read_status(
         if not numbers:
             raise TopicsError(f"topic {topics.sealed} is missing: create it with kafka-timers topics create")
         reading = _Reading(cluster, topics, clock)
-        seen, members, lags, refused, lacking = await asyncio.gather(
+        seen, members, lags, refused, lacking, sizes = await asyncio.gather(
             asyncio.gather(*(answer(f"partition {number}", reading.partition(number)) for number in numbers)),
             answer(f"members of group {group}", group_of(cluster, group, _LIMIT_S)),
             answer("doors", adapter_lags(cluster, group)),
             answer(f"refused requests on {topics.rejected}", reading.refused()),
             answer("leaders and replicas of topics", unavailable(cluster)),
+            LogBounds(cluster, topics.requests).sizes(),
         )
         planners = await answer("planners of recurring timers", _planners(cluster, topics, group))
         names = sorted({name for name, _, _ in lags or ()})
@@ -219,7 +224,7 @@ async def read_status(
     return ServiceStatus(
         group,
         topics.requests,
-        _rows(dict(zip(numbers, seen, strict=True)), members.members if members else (), clock.wall_s()),
+        _rows(dict(zip(numbers, seen, strict=True)), sizes, members.members if members else (), clock.wall_s()),
         members
         and [
             Worker(_name_of(member), member.host, tuple(sorted(member.partitions.get(topics.oscillator, ()))))
@@ -262,13 +267,16 @@ def _has_alone(member: Member, number: int) -> bool:
         return False
 
 
-def _rows(seen: Mapping[int, _Seen | None], members: Sequence[Member], now_s: float) -> list[PartitionStatus]:
+def _rows(
+    seen: Mapping[int, _Seen | None], sizes: Mapping[int, int], members: Sequence[Member], now_s: float
+) -> list[PartitionStatus]:
     tails = {number: each.seals if each else [] for number, each in seen.items()}
     served = partitions_in(chain.from_iterable(tails.values())) or len(tails)
     rows = status_of({number: tail for number, tail in tails.items() if number < served}, now_s)
     return [
         replace(
             row,
+            log_bytes=sizes.get(row.partition),
             kept_by=[_name_of(member) for member in members if _has_alone(member, row.partition)],
             **{name: value for name, value in each._asdict().items() if name != "seals"},
         )

@@ -43,6 +43,7 @@ export const now = (screen) =>
       "late, p50 / p99": `${number(worst(rows, "lateness_p50_ms"))} / ${number(worst(rows, "lateness_p99_ms"))} ms`,
       "last tick": ages.length ? `${Math.min(...ages).toFixed(1)} s ago` : "none",
       "oldest unsealed": rows.some((row) => row.lag_s === null) ? "nothing sealed" : `${worst(rows, "lag_s")} s`,
+      "request log": `${number(sum(rows, "log_records"))} records${rows.some((row) => row.log_bytes === null) ? "" : `, ${number(Math.ceil(sum(rows, "log_bytes") / 1e6))} MB`}`,
       "refused in an hour": status.refused ? number(refused.reduce((total, [, count]) => total + count, 0)) : "unknown",
     };
     return [
