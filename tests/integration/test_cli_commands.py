@@ -534,6 +534,7 @@ async def test_status_shows_the_figures_of_the_seals(bootstrap: str, where: list
         "lateness_max_ms": 5,
         "owner": "http://10.0.0.1:8070 w1",
         "swept": 0,
+        "asked_meanwhile": 0,
         "is_other_log": False,
         "held_alone": 0,
         "lost": None,

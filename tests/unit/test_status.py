@@ -3,6 +3,7 @@
 from dataclasses import replace
 from io import StringIO
 
+import pytest
 from rich.console import Console
 
 from kafka_timers.broker.seals import latest
@@ -93,6 +94,31 @@ def test_the_bytes_of_the_log_are_told_if_all_of_them_are_known() -> None:
 def test_the_oldest_record_that_may_be_needed_is_told_with_its_place() -> None:
     rows = [PartitionStatus(number, held_from=9 - number, held_since_s=1_000.5 - number) for number in range(3)]
     assert kept(*rows)[1] == "needed from 1970-01-01 00:16:38 UTC on, request 2:7"
+
+
+@pytest.mark.parametrize(
+    ("repeated", "asked", "told"),
+    [
+        (1, 100, "1 timer was repeated"),
+        (8_000, 1_000, "8,000 timers were repeated"),
+        (8_001, 1_000, "8,001 timers were repeated, 8 times what was asked for meanwhile: give workers 1.1 times"),
+        (96_000, 8_000, "96,000 timers were repeated, 12 times what was asked for meanwhile: give workers 1.5 times"),
+        (
+            100_000,
+            0,
+            "100,000 timers were repeated, 100,000 times what was asked for meanwhile: give workers 12,500 times",
+        ),
+    ],
+)
+def test_timers_that_wait_for_more_than_four_times_what_is_kept_are_told_with_a_remedy(
+    repeated: int, asked: int, told: str
+) -> None:
+    """The sweeps of half of that time then write more than eight times what is asked for in it."""
+    seal = Sealed(end_ms=6_000)
+    seal.swept.add(begun=7, below=50, since=50 + asked, to=99_999, requests=repeated)
+    [_, line] = kept(*status_of({0: [seal], 1: []}, 6.0))
+    assert line.startswith(told)
+    assert ("--keep-s" in line) == (repeated > 8 * asked)
 
 
 def test_partitions_come_in_the_order_of_their_numbers() -> None:

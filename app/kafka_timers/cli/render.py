@@ -18,7 +18,7 @@ from kafka_timers.core.outcomes import Outcome
 from kafka_timers.core.rejected import Rejected
 from kafka_timers.core.text import bytes_in, fraction_of
 from kafka_timers.core.wire import EXPIRY_HEADER, MILLIS_HEADER, SECOND_LIMIT, last_second_of
-from kafka_timers.operate.capacity import Need
+from kafka_timers.operate.capacity import REPEATED_MAX, Need
 from kafka_timers.operate.find import Found
 from kafka_timers.operate.health import PartitionStatus, Planners, Refused, ServiceStatus
 from kafka_timers.operate.watch import lateness_of
@@ -111,7 +111,14 @@ def _kept(rows: Sequence[PartitionStatus]) -> Iterator[str]:
         since_s, place = min(held)
         yield f"needed from {_utc(int(since_s), '%Y-%m-%d %H:%M:%S')} UTC on, request {place}"
     if swept := sum(row.swept for row in rows):
-        yield f"{swept:,} timer{'s were' if swept > 1 else ' was'} repeated"
+        repeated = f"{swept:,} timer{'s were' if swept > 1 else ' was'} repeated"
+        times = swept / max(sum(row.asked_meanwhile for row in rows), 1)
+        if times > REPEATED_MAX:
+            longer = math.ceil(10 * times / REPEATED_MAX) / 10
+            repeated += (
+                f", {times:,.0f} times what was asked for meanwhile: give workers {longer:,g} times the --keep-s"
+            )
+        yield repeated
 
 
 def _planners(planners: Planners) -> str:

@@ -53,6 +53,8 @@ class PartitionStatus:
     """UNIX time of its append."""
     swept: int = 0
     """Number of timers that the last sweep has written once more, so that the log before may go."""
+    asked_meanwhile: int = 0
+    """Number of records that were written in half of `--keep-s` before that sweep, by clients for the most part."""
     is_other_log: bool = False
     """True if its seals are of another topic than the `timer-request` that is there."""
     held_alone: int = 0

@@ -330,6 +330,7 @@ def _partition_status(partition: int, seals: Sequence[Sealed], now_s: float) -> 
     complete = latest(seals)
     last = seals[-1] if seals else None
     fired = next((seal for seal in reversed(seals) if seal.fired), None)
+    swept = last.swept[-1] if last and last.swept else None
     return PartitionStatus(
         partition=partition,
         second=last_second_of(complete) if complete else None,
@@ -340,7 +341,8 @@ def _partition_status(partition: int, seals: Sequence[Sealed], now_s: float) -> 
         lateness_p99_ms=fired.lateness_p99_ms if fired else None,
         lateness_max_ms=fired.lateness_max_ms if fired else None,
         owner=last.worker or None if last else None,
-        swept=last.swept[-1].requests if last and last.swept else 0,
+        swept=swept.requests if swept else 0,
+        asked_meanwhile=swept.since - swept.below if swept else 0,
         held_alone=last.held_alone if last else 0,
         lost=(last.lost_from, last.lost_to - 1) if last and last.lost_to else None,
     )
