@@ -2,11 +2,13 @@
 
 import asyncio
 import re
+import time
 from pathlib import Path
 
 import pytest
 from brokers import StartKafka
 from devs import dev, dev_ports
+from service import Service
 
 from kafka_timers import TimerClient
 
@@ -14,6 +16,10 @@ pytestmark = pytest.mark.usefixtures("needs_java")
 
 # Kafka closes idle connections after ten minutes. Connections of the service are opened again without a word.
 _IDLE = {"connections.max.idle.ms": "4000"}
+_EXPIRY = {
+    "transactional.id.expiration.ms": "2000",
+    "transaction.remove.expired.transaction.cleanup.interval.ms": "500",
+}
 
 
 async def loud_lines(folder: Path, idle_s: float, loaded_s: float, *more: str) -> list[str]:
@@ -52,3 +58,24 @@ async def test_a_healthy_instance_says_nothing_of_connections_that_the_broker_cl
     lines = await loud_lines(tmp_path, 12, 6, "--bootstrap", kafka.bootstrap)
     # Beside other tests a replica may be held up for a second, and then it is right that the other one says so.
     assert [line for line in lines if "stand in from second" not in line] == []
+
+
+async def test_an_owner_whose_transactional_ids_have_expired_fires_on_without_a_warning(
+    tmp_path: Path, start_kafka: StartKafka, prefix: str
+) -> None:
+    """Brokers forget an id under which nothing was written for a week, or for as long as they are told."""
+    kafka = await start_kafka(properties=_EXPIRY)
+    async with Service(kafka.bootstrap, prefix, tmp_path, partitions=1) as service:
+        await service.start("oscillator")
+        worker = await service.start("worker", "--seal-every-s", "9")
+        await service.requests(int(time.time()) + 1, ["a"])
+        assert await service.callback_names(["a"]) == ["a"]
+        await asyncio.sleep(5)
+        await service.requests(int(time.time()) + 1, ["b"])
+        assert await service.callback_names(["a", "b"]) == ["a", "b"]
+        lines = worker.child.last_words().splitlines()
+        assert [
+            line for line in lines if "INFO" in line and "partition 0: transactional id" in line and "expired" in line
+        ]
+        assert [line for line in lines if re.search(r"\b(WARNING|ERROR|CRITICAL)\b", line)] == []
+        assert worker.metric("kafka_timers_fenced_total") == 0

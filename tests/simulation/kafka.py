@@ -173,6 +173,16 @@ class Kafka:
                 return None
         return identity
 
+    def expire(self, name: str) -> None:
+        """Forget a transactional id, as one under which nothing was written for days."""
+        del self.identities[name]
+        self._renewed.pop(name, None)
+
+    def _identity(self, name: str) -> tuple[int, int]:
+        if name not in self.identities:
+            raise InvalidProducerIdMapping
+        return self.identities[name]
+
     def renew(self, name: str, identity: tuple[int, int]) -> tuple[int, int] | None:
         """
         Return a later epoch for the producer that has *identity*; None while its commit is not complete yet.
@@ -182,7 +192,8 @@ class Kafka:
         """
         if self._renewed.get(name) == identity:
             return self.identities[name]
-        if self.identities[name] != identity:
+        # One that has expired is given out anew.
+        if self.identities.get(name, identity) != identity:
             raise InvalidProducerEpoch
         renewed = self.init(name)
         if renewed is not None:
@@ -202,8 +213,9 @@ class Kafka:
             InvalidProducerEpoch: another one was let in.
             ConcurrentTransactions: the last one is not complete yet.
             InvalidTxnState: there is none.
+            InvalidProducerIdMapping: the id has expired.
         """
-        if self.identities[name][1] != epoch:
+        if self._identity(name)[1] != epoch:
             raise InvalidProducerEpoch
         transaction = self._open.get(name)
         if transaction is not None and transaction.phase is not Phase.OPEN:
@@ -233,12 +245,12 @@ class Kafka:
         Commit or abort the open transaction of the producer, and return the epoch of its next transaction.
 
         Raises:
-            InvalidProducerIdMapping: another one was let in, with another id.
+            InvalidProducerIdMapping: another one was let in, with another id, or the id has expired.
             InvalidProducerEpoch: another one was let in, or it took too long.
             ConcurrentTransactions: it was asked before, and is not complete yet.
             InvalidTxnState: nothing is open. In the second protocol, nothing can be aborted all the same.
         """
-        (producer_id, current), (asks, epoch) = self.identities[name], identity
+        (producer_id, current), (asks, epoch) = self._identity(name), identity
         if asks != producer_id:
             raise InvalidProducerIdMapping
         asked, raises = (epoch, is_commit), self.transaction_version > 1

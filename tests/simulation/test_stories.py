@@ -3,6 +3,8 @@
 import asyncio
 from unittest import mock
 
+import pytest
+
 from kafka_timers.broker import codes
 from kafka_timers.broker.bounds import LogBounds
 from kafka_timers.core.wire import Copy
@@ -75,6 +77,39 @@ def test_a_paused_owner_that_goes_on_repeats_nothing() -> None:
         assert [offset for offset, _ in story.fired()] == [0, 1, 2]
         # It rests, instead of shutting out the one that owns the partition now.
         assert (a.metrics.fenced._value.get(), a.metrics.failures._value.get()) == (1, 0)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_an_owner_whose_ids_have_expired_fires_on_at_once(version: int) -> None:
+    """Nobody else was let in, so it waits for no session."""
+    with told() as story:
+        story.kafka.transaction_version = version
+        a = story.start("a", 0)
+        story.request(3)
+        story.until(4)
+        for name in [*story.kafka.identities]:
+            story.kafka.expire(name)
+        story.request(6)
+        story.until(7)
+        assert story.fired() == [(0, 3.0), (1, 6.0)]
+        assert (a.metrics.fenced._value.get(), a.metrics.failures._value.get()) == (0, 1)
+        story.finish()
+
+
+def test_an_owner_whose_ids_have_expired_for_the_sake_of_another_rests() -> None:
+    """The other has made them anew, so the first one has shut it out once, and does so no more."""
+    with told() as story:
+        a = story.start("a", 0)
+        story.until(3)
+        for second in (4, 4.3):
+            story.until(second)
+            for name in [*story.kafka.identities]:
+                story.kafka.expire(name)
+            story.request(5)
+        story.until(6)
+        assert (a.metrics.fenced._value.get(), a.metrics.failures._value.get()) == (1, 1)
+        story.finish()
+        assert [offset for offset, _ in story.fired()] == [0, 1]
 
 
 def test_a_worker_that_is_killed_with_its_disk_loses_nothing() -> None:

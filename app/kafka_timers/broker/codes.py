@@ -22,10 +22,12 @@ FETCH_SESSION_ID_NOT_FOUND = 70
 INVALID_FETCH_SESSION_EPOCH = 71
 
 _COORDINATOR_LOADING, _COORDINATOR_NOT_AVAILABLE, _NOT_COORDINATOR = 14, 15, 16
-_INVALID_PRODUCER_EPOCH, _INVALID_PRODUCER_ID_MAPPING, _PRODUCER_FENCED = 47, 49, 90
+_INVALID_PRODUCER_EPOCH, _PRODUCER_FENCED = 47, 90
 
-# Another producer has taken over the transactional id. The second one stands for a producer that has got a new id.
-FENCED = frozenset((_INVALID_PRODUCER_EPOCH, _INVALID_PRODUCER_ID_MAPPING, _PRODUCER_FENCED))
+# Another producer has taken over the transactional id.
+FENCED = frozenset((_INVALID_PRODUCER_EPOCH, _PRODUCER_FENCED))
+# The transactional id has expired at the broker, or another producer has it under a new producer id.
+INVALID_PRODUCER_ID_MAPPING = 49
 # Look the coordinator up, then ask again.
 ELSEWHERE = frozenset((_COORDINATOR_NOT_AVAILABLE, _NOT_COORDINATOR))
 # Ask again: a transaction is about to complete, which takes milliseconds.
@@ -49,7 +51,7 @@ UNAVAILABLE_AFTER_S = {
     LEADER_NOT_AVAILABLE: 15.0,
 }
 # These errors concern the producer or its request. An error in none of these sets is a refusal by the topic itself.
-OF_THE_PRODUCER = FENCED | {-1, 31, 33, 35, 42, 45, 48, 53, 58, 59, 120}
+OF_THE_PRODUCER = FENCED | {INVALID_PRODUCER_ID_MAPPING, -1, 31, 33, 35, 42, 45, 48, 53, 58, 59, 120}
 
 # Codes for which aiokafka has no name, or another one than Kafka.
 _NAMES = {

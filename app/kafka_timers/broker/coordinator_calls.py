@@ -29,6 +29,21 @@ class PerhapsFencedError(KafkaError):  # type: ignore[misc]  # aiokafka tells no
     """
 
 
+class ExpiredIdError(KafkaError):  # type: ignore[misc]  # aiokafka tells no types
+    """
+    Brokers have forgotten the transactional id, as nothing was written under it for long, or another producer has it.
+    """
+
+    def __init__(self, name: str | None) -> None:
+        super().__init__(
+            f"transactional id {name} has expired: nothing was written under it for as long as the brokers' "
+            "transactional.id.expiration.ms says, or another producer has it since"
+        )
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 class CoordinatorLink:
     """
     A connection to one coordinator.
@@ -114,11 +129,14 @@ class CoordinatorLink:
 
         Raises:
             ProducerFenced: another producer has taken over.
+            ExpiredIdError: brokers know the transactional id no more, or under another producer id.
             PerhapsFencedError: another producer has taken over, or the request was sent twice and the first one took
                 effect.
             aiokafka.errors.KafkaError: any other error.
         """
         refusal = f"{self._where()} was asked to {what} and answers {codes.name_of(code)}"
+        if code == codes.INVALID_PRODUCER_ID_MAPPING:
+            raise ExpiredIdError(self._name)
         if code not in codes.FENCED:
             raise for_code(code)(refusal)
         if self._is_repeated:

@@ -24,6 +24,7 @@ from kafka_timers.broker.batches import Batch
 from kafka_timers.broker.bounds import Bound
 from kafka_timers.broker.cluster import Cluster, limited
 from kafka_timers.broker.coordinator import Coordinator
+from kafka_timers.broker.coordinator_calls import ExpiredIdError
 from kafka_timers.broker.offsets import GroupOffsets
 from kafka_timers.broker.refusals import Refusal, RefusedError
 from kafka_timers.broker.requests import Produce, ProduceInTransaction
@@ -56,8 +57,8 @@ class Producer:
     """
     Sends each batch exactly once; with a transactional id, in transactions.
 
-    Its methods raise ProducerFenced if another producer has the transactional id, and another
-    `aiokafka.errors.KafkaError` if a coordinator does not answer or refuses.
+    Its methods raise ProducerFenced if another producer has the transactional id, `ExpiredIdError` if that has expired,
+    and another `aiokafka.errors.KafkaError` if a coordinator does not answer or refuses.
 
     Args:
         transactional_id: None for a producer without transactions.
@@ -423,7 +424,9 @@ class Producer:
 
     def _not_taken(self, to: _Partition, code: int, words: str = "", *, by: str = "") -> None:
         to.trouble = f"{by}{_name(to.place)}: {codes.name_of(code)}"
-        if code in codes.FENCED:
+        if code == codes.INVALID_PRODUCER_ID_MAPPING:
+            self._fail(ExpiredIdError(self._name))
+        elif code in codes.FENCED:
             self._fail(ProducerFenced(f"another producer has transactional id {self._name} by now"))
         elif code in codes.DELAYS_OF_LEADERS and not self._lasts(to, code):
             is_soon = code == codes.CONCURRENT_TRANSACTIONS

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from aiokafka.errors import KafkaError
 
-from kafka_timers.broker.coordinator_calls import PerhapsFencedError
+from kafka_timers.broker.coordinator_calls import ExpiredIdError, PerhapsFencedError
 from kafka_timers.core.log_identity import marked_in
 from kafka_timers.core.refused import Reason
 from kafka_timers.core.versions import KnownFromError
@@ -125,6 +125,7 @@ class Kind(Enum):
     """Kinds of faults. Each has a reaction in `REACTIONS`."""
 
     FENCED = auto()
+    EXPIRED = auto()
     PERHAPS_FENCED = auto()
     NEEDS_OLDER = auto()
     OTHER_LOG = auto()
@@ -172,6 +173,8 @@ REACTIONS = {
     # Either this worker has lost the partition and learns of it with its next heartbeat, or the broker gave up a
     # transaction that took too long. After a whole session without news it is the latter.
     Kind.FENCED: _Reaction((), "is owned by another worker", is_failure=False),
+    # Nobody else owns it. If another worker does, it has made the id anew, and this one waits the second time.
+    Kind.EXPIRED: _Reaction((0.0,), "is taken over anew ({})", logging.INFO, is_failure=False),
     # By then a heartbeat has shown whether another worker has the partition.
     Kind.PERHAPS_FENCED: _Reaction((1.0,)),
     # No fault of anybody: the partition goes on, and what /readyz says of it stays.
@@ -223,6 +226,8 @@ class Fault:
         text = str(error) or type(error).__name__
         if isinstance(error, FencedError):
             return cls("another worker owns it by now", Kind.FENCED)
+        if isinstance(error, ExpiredIdError):
+            return cls(text, Kind.EXPIRED)
         if isinstance(error, PerhapsFencedError):
             return cls(text, Kind.PERHAPS_FENCED)
         if isinstance(error, KnownFromError):

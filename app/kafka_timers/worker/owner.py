@@ -14,6 +14,7 @@ remembered across a takeover.
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -89,6 +90,8 @@ class Owner:
         # Disposes of the store once it is closed.
         self._drop_store: Callable[[StoreFolders, int], None] | None = None
         self._failing_since_s: float | None = None
+        # When a transactional id was found to have expired.
+        self._expired_s = -math.inf
         self._serving = False
         self._trouble = "is being taken over"
         self._looked_at_s = ports.clock.elapsed_s()
@@ -221,8 +224,12 @@ class Owner:
 
     def _reckon_with(self, fault: Fault, error: Exception) -> float:
         """Note *fault*, which *error* has told, and return how many seconds to leave the partition alone."""
-        ports, number, kind, reaction = self._ports, self.number, fault.kind, REACTIONS[fault.kind]
-        session_s, is_told = ports.settings.session_timeout_s, kind is self.stands
+        ports, number, session_s = self._ports, self.number, self._ports.settings.session_timeout_s
+        if fault.kind is Kind.EXPIRED:
+            before_s, self._expired_s = self._expired_s, ports.clock.elapsed_s()
+            if self._expired_s - before_s < session_s:
+                fault = Fault.of(FencedError())
+        kind, reaction, is_told = fault.kind, REACTIONS[fault.kind], fault.kind is self.stands
         if not is_told:
             cause = error if kind is Kind.UNEXPECTED else None
             log.log(reaction.level, reaction.says, number, fault.text, exc_info=cause)
