@@ -17,7 +17,7 @@ from campaign.oracle import Callback, Expected, Request, Verdict, expected, judg
 from campaign.stage import Stage
 from kafka_timers.dev.broker import EmbeddedKafka
 
-__all__ = ["Outcome", "run"]
+__all__ = ["Outcome", "judged", "run"]
 
 # How long timers may take once the fault is over and nothing is asked any more.
 _DRAIN_S = 90.0
@@ -123,7 +123,7 @@ def _verdict(stage: Stage, load: Load, fault_ms: int) -> Verdict:
     for one in requests:
         if one.appended_ms in stage.unanswered_ms:
             told.outcomes.pop(one.name, None)
-    verdict = _judged(stage, told, load.callbacks, load.replies, fault_ms)
+    verdict = judged(stage, told, load.callbacks, load.replies, fault_ms)
     if former := stage.former:
         # A worker writes a timer again whose topic lacks replicas, as while two brokers were away.
         before, there = ({(one.name, one.appended_ms) for one in each} for each in (former.requests, log))
@@ -132,7 +132,7 @@ def _verdict(stage: Stage, load: Load, fault_ms: int) -> Verdict:
         for one in former.requests:
             if one.due_ms > former.since_ms and (one.name, one.appended_ms) not in there:
                 told.destroyed(one.name)
-        verdict += _judged(stage, told, former.callbacks, former.replies, fault_ms)
+        verdict += judged(stage, told, former.callbacks, former.replies, fault_ms)
     return verdict
 
 
@@ -143,7 +143,8 @@ def _of_load(requests: Iterable[Request], callbacks: str, replies: str) -> Itera
             yield one
 
 
-def _judged(stage: Stage, told: Expected, callback_topic: str, reply_topic: str, fault_ms: int) -> Verdict:
+def judged(stage: Stage, told: Expected, callback_topic: str, reply_topic: str, fault_ms: int) -> Verdict:
+    """Return the verdict on what comes in time. A fault began at *fault_ms*, in UNIX milliseconds."""
     bootstrap = stage.kafka.bootstrap
     last_s = max(request.asked_ms for request in told.timers.values()) / 1000
     with (

@@ -21,7 +21,8 @@ from confluent_kafka import Message
 
 from campaign import topics
 from campaign.load import Load
-from campaign.oracle import Request, expected, judge
+from campaign.oracle import Request, expected
+from campaign.run import judged
 from campaign.stage import Stage
 from kafka_timers.broker.bounds import LogBounds
 from kafka_timers.broker.cluster import Cluster
@@ -33,7 +34,6 @@ _KEEP_S = 300
 _KILL_EVERY_S, _DISK_EVERY, _SAMPLE_EVERY_S = 60, 5, 10
 # Of all timers, those that wait for long, and for how long at most.
 _FAR, _FAR_S = 0.05, 900
-_DRAIN_S, _AFTER_S = 120, 5
 
 
 class FarLoad(Load):
@@ -112,24 +112,10 @@ async def sizes(stage: Stage, until_s: float) -> list[list[int]]:
 def verdict(stage: Stage, load: Load, log: Followed) -> dict[str, Any]:
     """Return what has become of the timers."""
     log.stop()
-    told = expected(log.requests)
-    bootstrap, callbacks, answers = stage.kafka.bootstrap, [], []
-    with topics.reading(bootstrap, load.callbacks) as fired, topics.reading(bootstrap, load.replies) as given:
-        end_s = time.time() + _DRAIN_S
-        unfired, unanswered = told.must_fire(), set(told.outcomes)
-        while (unfired or unanswered) and time.time() < end_s:
-            more, answered = fired.more(topics.callback_of), given.more(topics.answer_of)
-            unfired -= {callback.request for callback in more}
-            unanswered -= {answer.asked for answer in answered}
-            callbacks += more
-            answers += answered
-        time.sleep(_AFTER_S)
-        callbacks += fired.more(topics.callback_of)
-        answers += given.more(topics.answer_of)
-    judged = judge(told, callbacks, answers, int(time.time() * 1000), int(time.time() * 1000))
+    of_load = judged(stage, expected(log.requests), load.callbacks, load.replies, int(time.time() * 1000))
     return {
-        "timers": judged.timers, "questions": judged.questions, "faults": judged.faults(),
-        "late_p99_s": judged.late_p99_s, "late_max_s": judged.late_max_s,
+        "timers": of_load.timers, "questions": of_load.questions, "faults": of_load.faults(),
+        "late_p99_s": of_load.late_p99_s, "late_max_s": of_load.late_max_s,
         "records_of_sweeps": log.repeated, "bytes_asked": log.bytes_asked, "bytes_repeated": log.bytes_repeated,
     }  # fmt: skip
 
