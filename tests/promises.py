@@ -85,7 +85,7 @@ class Terms:
         horizon_s: requests due more seconds than this after their append are left to a lake; 0 leaves none.
         memory_s: how long a timer id is known after its second.
         stale_s: how long after its decision a copy may be appended.
-        is_forgetful: whether ids may have been forgotten, so that `UNKNOWN` is true of any.
+        is_forgetful: whether ids may have been forgotten, so that `UNKNOWN` is true of one whose hour is over.
     """
 
     horizon_s: int = 0
@@ -284,7 +284,7 @@ class Audit:
         else:
             # An owner that reads the log again cannot tell whether an earlier record in time could be read in time.
             true = {Reply.TOO_LATE, Reply.UNKNOWN} if was_doubtful else {Reply.TOO_LATE}
-        if self.terms.is_forgetful:
+        if self.terms.is_forgetful and not is_known:
             true.add(Reply.UNKNOWN)
         if wish.timer_id in self._came_back_behind and not (wish.condition or is_known):
             # An owner that begins at the copy knows no other request of the id.
