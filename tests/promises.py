@@ -125,6 +125,7 @@ class Audit:
         requests: by offset; without cancels and copies.
         true: the answers that the record at an offset may get.
         ignored: offsets of records whose condition did not hold.
+        number: of the partition.
     """
 
     wishes: Mapping[int, Wish]
@@ -142,6 +143,7 @@ class Audit:
     _came_back_behind: set[bytes] = field(default_factory=set)
     # By the begin of a sweep, the requests that it repeats.
     repeated: Mapping[int, Collection[int]] = field(default_factory=dict)
+    number: int = 0
     # When the last cancel of each id was appended at first.
     _cancelled_ms: dict[bytes, int] = field(default_factory=dict)
 
@@ -198,9 +200,8 @@ class Audit:
         due = [offset for offset, each in closed.items() if each.withdrawn_by is None]
         fired = [offset for offset in due if offset not in rejected]
         late = sum(closed[offset].is_late for offset in due)
-        # There is one partition.
         said = (seal.due, seal.fired, seal.rejected, seal.late_arrivals, seal.fired_digest)
-        meant = (len(due), len(fired), len(due) - len(fired), late, fired_digest(0, fired))
+        meant = (len(due), len(fired), len(due) - len(fired), late, fired_digest(self.number, fired))
         withdrawn, gone_by = (seal.cancelled, seal.moved), (cancelled, len(gone) - cancelled)
         if self.terms.is_forgetful:
             # A request withdrawn an hour ago is not read again by an owner without a store, which then counts less.

@@ -7,6 +7,7 @@ docs/wire.md: nothing here imports the core of the service, only the messages.
     load.py      asks for timers, cancels and moves them
     topics.py    reads topics, with a client that is not ours
     oracle.py    the expected callbacks and answers (pure)
+    audited.py   the same where records have conditions, by the seals too (pure)
     clocks.py    clocks that are wrong
     stage.py     brokers, oscillators and workers to break
     faults.py    one function for each fault

@@ -9,7 +9,7 @@ behind somebody's open transaction. Then the timer has to fire. This is counted 
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Self
@@ -19,7 +19,7 @@ from kafka_timers.v1.reply_pb2 import Reply
 
 __all__ = ["Answer", "Callback", "Expected", "Request", "Verdict", "expected", "judge"]
 
-_IN_TIME = (Reply.CANCELLED, Reply.MOVED)
+_IN_TIME = frozenset((Reply.CANCELLED, Reply.MOVED))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +76,13 @@ class Expected:
         timers: all requests, by name.
         withdrawn: requests that need not fire, with the name of the record that has cancelled or replaced them in time,
             or taken their place; empty where somebody has destroyed them.
-        outcomes: the expected answers to each question, by the question's name.
+        outcomes: the answers that may be given to each question, by the question's name.
         instead: by request, the one that has taken its place, since its topic was unavailable.
     """
 
     timers: dict[str, Request] = field(default_factory=dict)
     withdrawn: dict[str, str] = field(default_factory=dict)
-    outcomes: dict[str, int] = field(default_factory=dict)
+    outcomes: dict[str, Collection[int]] = field(default_factory=dict)
     instead: dict[str, str] = field(default_factory=dict)
 
     def must_fire(self) -> set[str]:
@@ -182,7 +182,7 @@ def expected(requests: Iterable[Request]) -> Expected:
         elif future.cancel and future.timerId in cancelled_by:
             outcome = Reply.CANCELLED
         if future.replyTopic:
-            told.outcomes[request.name] = outcome
+            told.outcomes[request.name] = {outcome}
         if not future.cancel:
             last[future.timerId] = request
             cancelled_by.pop(future.timerId, None)
@@ -225,15 +225,17 @@ def judge(
     wrong = overruled = 0
     must = told.must_fire()
     withdrew = {question: timer for timer, question in told.withdrawn.items()}
-    for question, outcome in told.outcomes.items():
+    for question, outcomes in told.outcomes.items():
         given = answered.get(question)
         timer = withdrew.get(question)
         times = 0
         while timer:
             times += fired[timer]
             timer = told.instead.get(timer)
-        overruled += outcome in _IN_TIME and given == {Reply.TOO_LATE} and times > 0
-        wrong += given is not None and not _is_right(given, outcome, times)
+        is_overruled = times > 0 and not _IN_TIME.isdisjoint(outcomes)
+        overruled += is_overruled and given == {Reply.TOO_LATE}
+        # Answers agree with the log, and with how often the withdrawn timer fired.
+        wrong += given is not None and not given <= ({Reply.TOO_LATE} if is_overruled else set(outcomes))
     missing = {name for name in must if not fired[name]}
     return Verdict(
         timers=len(told.timers),
@@ -253,15 +255,6 @@ def judge(
         skewed_max_ms=max(seeming, default=0),
         destroyed=sum(not by and name in told.timers and not fired[name] for name, by in told.withdrawn.items()),
     )
-
-
-def _is_right(given: set[int], outcome: int, fired: int) -> bool:
-    """Tell whether answers agree with the log, with each other, and with how often the withdrawn timer fired."""
-    if len(given) > 1:
-        return False
-    if outcome in _IN_TIME:
-        return given == ({Reply.TOO_LATE} if fired else {outcome})
-    return given == {outcome}
 
 
 def strange_among(callbacks: Iterable[Callback], told: Expected) -> list[Callback]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from campaign.oracle import Callback, Expected, Request, Verdict, expected, judg
 from campaign.stage import Stage
 from kafka_timers.dev.broker import EmbeddedKafka
 
-__all__ = ["Outcome", "judged", "run"]
+__all__ = ["Outcome", "is_of", "judged", "run"]
 
 # How long timers may take once the fault is over and nothing is asked any more.
 _DRAIN_S = 90.0
@@ -119,7 +119,7 @@ def _verdict(stage: Stage, load: Load, fault_ms: int) -> Verdict:
     with topics.reading(stage.kafka.bootstrap, stage.prefix + "timer-request") as reader:
         log = reader.more(topics.request_of)
     requests = [*stage.left, *log]
-    told = expected(_of_load(requests, load.callbacks, load.replies))
+    told = expected(one for one in requests if is_of(one, load.callbacks, load.replies))
     for one in requests:
         if one.appended_ms in stage.unanswered_ms:
             told.outcomes.pop(one.name, None)
@@ -128,7 +128,7 @@ def _verdict(stage: Stage, load: Load, fault_ms: int) -> Verdict:
         # A worker writes a timer again whose topic lacks replicas, as while two brokers were away.
         before, there = ({(one.name, one.appended_ms) for one in each} for each in (former.requests, log))
         again = [one for one in log if one.future.HasField("insteadOf") and (one.name, one.appended_ms) not in before]
-        told = expected(_of_load([*former.requests, *again], former.callbacks, former.replies))
+        told = expected(one for one in [*former.requests, *again] if is_of(one, former.callbacks, former.replies))
         for one in former.requests:
             if one.due_ms > former.since_ms and (one.name, one.appended_ms) not in there:
                 told.destroyed(one.name)
@@ -136,11 +136,10 @@ def _verdict(stage: Stage, load: Load, fault_ms: int) -> Verdict:
     return verdict
 
 
-def _of_load(requests: Iterable[Request], callbacks: str, replies: str) -> Iterator[Request]:
-    """Yield those that the load has asked for; a fault judges the requests on its own topics itself."""
-    for one in requests:
-        if one.future.replyTopic == replies if one.future.cancel else one.future.callBackTopic == callbacks:
-            yield one
+def is_of(request: Request, callbacks: str, replies: str) -> bool:
+    """Tell whether a load with these topics has asked for it; a fault judges requests on its own topics itself."""
+    future = request.future
+    return future.replyTopic == replies if future.cancel else future.callBackTopic == callbacks
 
 
 def judged(stage: Stage, told: Expected, callback_topic: str, reply_topic: str, fault_ms: int) -> Verdict:

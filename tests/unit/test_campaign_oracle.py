@@ -4,19 +4,31 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from campaign.audited import audited
 from campaign.clocks import Clocks
 from campaign.oracle import Answer, Callback, Request, Verdict, expected, judge
+from promises import PromiseError, Terms, fired_digest
 
+from kafka_timers.core.wire import Condition
 from kafka_timers.v1.future_pb2 import Future
 from kafka_timers.v1.reply_pb2 import Reply
+from kafka_timers.v1.sealed_pb2 import Sealed
 
 SECOND = 1_000
 IN_TIME_MS, LATE_MS = SECOND * 1000 - 1, SECOND * 1000
 
 
-def asked(offset: int, appended_ms: int = 0, second: int = SECOND, timer_id: str = "", cancel: bool = False) -> Request:
+def asked(
+    offset: int,
+    appended_ms: int = 0,
+    second: int = SECOND,
+    timer_id: str = "",
+    cancel: bool = False,
+    condition: Condition = Condition.CONDITION_UNSPECIFIED,
+) -> Request:
     """Return a record of partition 0 whose callback has its offset as key and value."""
     future = Future(callBackKey=str(offset), callBack=str(offset).encode(), timerId=timer_id, cancel=cancel)
+    future.condition = condition
     if timer_id:
         future.replyTopic = "r"
     return Request(0, offset, appended_ms, 0 if cancel else second, future)
@@ -147,7 +159,7 @@ def test_one_behind_a_later_request_of_its_id_must_not_fire() -> None:
     first = asked(0, timer_id="a")
     told = expected([first, asked(1, LATE_MS, SECOND + 60, timer_id="a"), instead(2, first, SECOND + 6)])
     assert told.must_fire() == {"0:1"}
-    assert told.outcomes == {"0:0": Reply.UNKNOWN, "0:1": Reply.TOO_LATE}
+    assert told.outcomes == {"0:0": {Reply.UNKNOWN}, "0:1": {Reply.TOO_LATE}}
 
 
 @pytest.mark.parametrize(("callbacks", "faults"), [([fired(0)], {}), ([], {"wrong": 1})])
@@ -165,4 +177,32 @@ def test_a_cancel_stops_the_one_in_its_place() -> None:
     first = asked(0, timer_id="a")
     told = expected([first, instead(1, first, SECOND + 6), asked(2, LATE_MS + 1_000, timer_id="a", cancel=True)])
     assert told.must_fire() == set()
-    assert told.outcomes["0:2"] == Reply.CANCELLED
+    assert told.outcomes["0:2"] == {Reply.CANCELLED}
+
+
+def test_a_record_whose_condition_does_not_hold_is_as_if_nobody_had_asked() -> None:
+    requests = [asked(0, timer_id="a"), asked(1, IN_TIME_MS, SECOND + 5, "a", condition=Condition.IF_ABSENT)]
+    told = audited(requests, {}, {}, Terms(), lambda _: True)
+    answers = [Answer("0:0", Reply.UNKNOWN), Answer("0:1", Reply.IGNORED)]
+    assert judge(told, [fired(0)], answers, 0, 0).faults() == {}
+    assert judge(told, [fired(0), fired(1)], answers, 0, 0).faults() == {"strange": 1}
+    assert judge(told, [fired(0)], [answers[0], Answer("0:1", Reply.MOVED)], 0, 0).faults() == {"wrong": 1}
+
+
+def test_an_id_is_free_for_a_request_on_condition_once_its_hour_is_over() -> None:
+    requests = [asked(0, timer_id="a"), asked(1, LATE_MS + 59_999, timer_id="a", condition=Condition.IF_ABSENT)]
+    requests.append(asked(2, LATE_MS + 60_000, timer_id="a", condition=Condition.IF_ABSENT))
+    told = audited(requests, {}, {}, Terms(memory_s=60), lambda _: True)
+    assert told.outcomes == {"0:0": {Reply.UNKNOWN}, "0:1": {Reply.IGNORED}, "0:2": {Reply.ACCEPTED}}
+    assert told.must_fire() == {"0:0", "0:2"}
+
+
+def test_the_seal_tells_whether_a_record_in_time_was_read_in_time() -> None:
+    requests = [asked(0, timer_id="a"), asked(1, IN_TIME_MS, timer_id="a", cancel=True, condition=Condition.IF_PENDING)]
+    counts = {"due": 1, "fired": 1, "fired_digest": fired_digest(0, [0])}
+    seal = Sealed(first_ms=1000, end_ms=LATE_MS + 1000, fence=1, **counts)
+    told = audited(requests, {0: [seal]}, {}, Terms(), lambda _: True)
+    assert (told.must_fire(), told.outcomes["0:1"]) == ({"0:0"}, {Reply.IGNORED})
+    seal.fence = 2
+    with pytest.raises(PromiseError, match="P8"):
+        audited(requests, {0: [seal]}, {}, Terms(), lambda _: True)
