@@ -14,4 +14,6 @@ docs/wire.md: nothing here imports the core of the service, only the messages.
     destroyed.py those that destroy topics and records
     run.py       one run, and its verdict
     table.py     runs as a page
+    recurring.py schedules through faults
+    trimmed.py   a log that is swept and trimmed; shrunk.py has its workers
 """

@@ -13,7 +13,7 @@ import tempfile
 import time
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,18 +33,25 @@ _KILL_EVERY_S, _TICK_EVERY_S, _CUT_S = 20, 30, 60
 _WORKED_MS = ((5_000, 3_500), (2_500, 1_000))
 # For so long the transaction of a planner that was killed may hide what lies behind it: until its successor fences it.
 _HIDDEN_MS = 10_000
-_SETTLES_S = 40
+# For so long a run takes at most that is due, and what is written now.
+SETTLES_S = 40
 # How many schedules with wrong runs to tell all of.
 _SHOWN = 3
 
 
 class People:
-    """Those who put schedules and change them."""
+    """Those who put schedules, with callbacks on the topic *callbacks*, and change them."""
 
-    def __init__(self, stage: Stage, count: int, seed: int) -> None:
-        self._stage, self._rng = stage, random.Random(seed)
+    def __init__(self, stage: Stage, callbacks: str, count: int, seed: int) -> None:
+        self._stage, self._callbacks, self._rng = stage, callbacks, random.Random(seed)
         self._producer = Producer(
-            {"bootstrap.servers": stage.kafka.bootstrap, "enable.idempotence": True, "socket.timeout.ms": 10_000}
+            {
+                "bootstrap.servers": stage.kafka.bootstrap,
+                "enable.idempotence": True,
+                "socket.timeout.ms": 10_000,
+                # Told by `finish`.
+                "log_level": 0,
+            }
         )
         self._names = [f"s{number}" for number in range(count)]
         self._jitter_ms = {name: self._rng.choice((0, 0, 1_000, 10_000)) for name in self._names}
@@ -61,7 +68,7 @@ class People:
     def _put(self, name: str, what: str) -> None:
         schedule = Schedule(catch_up=CatchUp.CATCH_UP_ALL, jitter_ms=self._jitter_ms[name])
         schedule.interval.every_ms = self._rng.randint(1, 60) * 1000
-        schedule.callback.callBackTopic = self._stage.callbacks
+        schedule.callback.callBackTopic = self._callbacks
         self._write(name, name.encode(), schedule.SerializeToString())
         self.changes[what] += 1
 
@@ -116,7 +123,7 @@ async def trouble(stage: Stage, seconds: float, rng: random.Random) -> Counter[s
     return done
 
 
-def _written(stage: Stage, name: str) -> Iterator[tuple[int, list[Written]]]:
+def written(stage: Stage, name: str) -> Iterator[tuple[int, list[Written]]]:
     """Yield the records of each partition of an own topic."""
     found: dict[int, list[Written]] = defaultdict(list)
 
@@ -149,8 +156,15 @@ def _aborted_ms(stage: Stage) -> dict[int, list[int]]:
     return {number: sorted(aborted.values()) for number, aborted in found.items()}
 
 
-def verdict(stage: Stage, end_ms: int) -> dict[str, Any]:
-    """Return how many runs have fired, and which were lost, doubled or wrong."""
+def verdict(stage: Stage, callbacks: str, aborted_ms: Mapping[int, Sequence[int]], end_ms: int) -> dict[str, Any]:
+    """
+    Return how many runs have fired, and which were lost, doubled or wrong.
+
+    Args:
+        callbacks: the topic of all runs, and of nothing else.
+        aborted_ms: by partition, when aborted records of `timer-request` were appended, ascending.
+        end_ms: up to when runs are judged. Moments are UNIX milliseconds.
+    """
     fired: Counter[tuple[str, str]] = Counter()
     late_ms, dues_ms = list[int](), dict[tuple[str, str], int]()
 
@@ -161,13 +175,13 @@ def verdict(stage: Stage, end_ms: int) -> dict[str, Any]:
         dues_ms[run] = due = int(headers["timer-expiry"]) * 1000 + int(headers.get("timer-millis", 0))
         late_ms.append(message.timestamp()[1] - due)
 
-    with topics.reading(stage.kafka.bootstrap, stage.callbacks) as reader:
+    with topics.reading(stage.kafka.bootstrap, callbacks) as reader:
         reader.more(take)
     came: dict[str, set[str]] = defaultdict(set)
     for name, instant in fired:
         if instant <= instant_text(end_ms):
             came[name].add(instant)
-    plans, aborted_ms = dict(_written(stage, "timer-planned")), _aborted_ms(stage)
+    plans = dict(written(stage, "timer-planned"))
 
     def is_hidden(run: tuple[str, str]) -> bool:
         aborted = aborted_ms.get(partition_of("@".join(run), stage.partitions), [])
@@ -176,7 +190,7 @@ def verdict(stage: Stage, end_ms: int) -> dict[str, Any]:
 
     told: dict[str, Any] = {"fired": fired.total(), "must": 0, "held_up_by_a_killed_planner": 0}
     lost, wrong = list[tuple[str, str]](), list[tuple[str, str]]()
-    for number, records in _written(stage, "timer-schedule"):
+    for number, records in written(stage, "timer-schedule"):
         is_held_up = partial(_is_held_up, [each.appended_ms for each in plans[number] if each.key[:1] != OWN_KEYS])
         planned = plans_in(plans[number])
         for key, versions in versions_in(records).items():
@@ -213,7 +227,7 @@ async def run(folder: Path, seconds: float, count: int, rate_per_min: float, see
     await kafka.start()
     try:
         async with Stage(kafka, "recurring-", folder, options=((), (), ())) as stage:
-            people = People(stage, count, seed)
+            people = People(stage, stage.callbacks, count, seed)
             await asyncio.sleep(20)
             troubles = asyncio.create_task(trouble(stage, seconds, rng))
             number, begin_s = 0, time.monotonic()
@@ -226,10 +240,11 @@ async def run(folder: Path, seconds: float, count: int, rate_per_min: float, see
                     if number % max(int(rate_per_min * _TICK_EVERY_S / 60), 1) == 0:
                         people.tick_ahead()
             unwritten = await asyncio.to_thread(people.finish)
-            await asyncio.sleep(_SETTLES_S)
+            await asyncio.sleep(SETTLES_S)
             end_ms = int(time.time() * 1000)
-            await asyncio.sleep(_SETTLES_S)
-            told = await asyncio.to_thread(verdict, stage, end_ms)
+            await asyncio.sleep(SETTLES_S)
+            aborted_ms = await asyncio.to_thread(_aborted_ms, stage)
+            told = await asyncio.to_thread(verdict, stage, stage.callbacks, aborted_ms, end_ms)
             lost = [each.name for each in stage.processes if "never retrieved" in each.log.read_text()]
             return {
                 "schedules": count, "seconds": seconds, **troubles.result(), "changes": dict(people.changes), **told,
