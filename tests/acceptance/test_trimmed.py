@@ -3,11 +3,14 @@
 import asyncio
 import re
 import time
+from collections.abc import Set
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import aiohttp
-from service import Service
+from patience import LIMIT_S
+from service import Service, take
 
 from kafka_timers.broker.bounds import LogBounds
 from kafka_timers.broker.cluster import Cluster
@@ -16,6 +19,7 @@ from kafka_timers.client.request import Outcome
 from kafka_timers.client.timer_client import TimerClient
 from kafka_timers.core.backlog import CHUNK_BITS
 from kafka_timers.core.outcomes import State
+from kafka_timers.core.wire import KEPT_KEY, Future
 from kafka_timers.dev.broker import free_port
 from kafka_timers.operate.find import find
 
@@ -122,6 +126,64 @@ async def test_what_an_admin_has_deleted_too_early_is_repeated_from_the_store(
         await service.firing("--keep-s", "20")
         *_, last = await service.read(service.callbacks, CHUNK + 1, 60)
         assert last.value == b"far"
+
+
+async def test_workers_killed_before_a_sweep_is_told_of_and_before_a_trim_lose_and_double_nothing(
+    bootstrap: str, prefix: str, tmp_path: Path
+) -> None:
+    """A sweep that no seal tells of is worth nothing: the next worker reads the requests, and sweeps anew."""
+    options = ("--seal-every-s", "1", "--keep-s", "12")
+    async with Service(bootstrap, prefix, tmp_path, partitions=1) as service:
+        await service.start("oscillator")
+        worker, now_s = await service.worker(*options), int(time.time())
+        # In each second some are due, so that at each kill some wait that a sweep leaves out.
+        waiting = [*(f"{second}-{number}" for second in range(5, 50) for number in range(3)), "60-0"]
+        for name in waiting:
+            await service.requests(now_s + int(name.split("-")[0]), [name])
+        names = [str(number) for number in range(CHUNK)]
+        await service.requests(1, names)
+        begun = set[int]()
+        async with (
+            asyncio.timeout(LIMIT_S),
+            Cluster.open(Kafka(bootstrap)) as cluster,
+            service.reading(service.topics.requests, committed=False) as reader,
+        ):
+            await cluster.look_up([service.topics.requests])
+            bounds = LogBounds(cluster, service.topics.requests)
+
+            async def has_swept(before: Set[int], after_s: int) -> bool:
+                for record in await take(reader, CHUNK, 0.02):
+                    if record.key == KEPT_KEY:
+                        begun.add(Future.FromString(record.value).kept.begun)
+                return any(time.time() >= at_us / 1e6 + after_s for at_us in begun - before)
+
+            async def told() -> set[int]:
+                return {each.begun for seal in (await service.seals())[0] for each in seal.swept}
+
+            async def has_told() -> bool:
+                return bool(await told())
+
+            async def has_trimmed() -> bool:
+                return (await bounds.starts([0]))[0] >= CHUNK
+
+            # What is due within three seconds is left out, and a seal tells of the sweep once it has fired.
+            for after_s in (0, 1, 2):
+                await worker.freeze_when(partial(has_swept, frozenset(begun), after_s))
+                assert not await has_told()
+                worker.child.kill()
+                await worker.child.wait()
+                worker = await service.worker(*options, data_dir=worker.data_dir if after_s else None)
+            for has_come in (has_told, has_trimmed):
+                assert not await has_trimmed()
+                await worker.freeze_when(has_come)
+                worker.child.kill()
+                await worker.child.wait()
+                # None of those that were broken off.
+                assert await told() - begun
+                worker = await service.worker(*options)
+        assert sorted(await service.callback_names([*names, *waiting])) == sorted([*names, *waiting])
+        code, said = await service.status()
+        assert code == 0, said
 
 
 async def test_a_worker_without_a_disk_goes_on_where_the_log_begins_by_now(
