@@ -209,8 +209,9 @@ class Audit:
         if (said, withdrawn) != (meant, gone_by):
             said, meant = (*said, *withdrawn), (*meant, *gone_by)
             raise PromiseError(f"P8: seal {index} says {said}, requests say {meant}: {sorted(keys)}")
-        waiting = [each.at for each in self._waiting.values() if each.withdrawn_by is None]
-        left = [lies_at(offset, sweeps_in(seal), self.repeated) for offset in waiting]
+        behind = [each for each in self._waiting.values() if each.at < seal.restore_from and each.withdrawn_by is None]
+        sweeps = sweeps_in(seal) if behind else ()
+        left = [lies_at(each.at, sweeps, self.repeated) for each in behind]
         if left and min(left) < seal.restore_from:
             raise PromiseError(f"P8: #{min(left)} waits below restore_from {seal.restore_from} of {seal.end_ms}")
 
