@@ -73,7 +73,7 @@ def patched() -> Iterator[None]:
         mock.patch.object(sweep, "_REQUESTS_MAX", 2),
         mock.patch.object(seals, "_FIRST_REACH", 2),
         mock.patch.object(fetching, "parsed", parsed),
-        mock.patch.object(brokers, "create_conn", Connection.open),
+        mock.patch.object(brokers, "dial", Connection.open),
         mock.patch.object(brokers, "collect_hosts", hosts_of),
     ):
         yield

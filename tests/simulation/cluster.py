@@ -445,7 +445,7 @@ class Connection:
 
     @classmethod
     async def open(cls, _: str, port: int, *, brokers: Brokers, **__: Any) -> "Connection":
-        """Stand in for `create_conn`."""
+        """Stand in for `dial`."""
         await brokers.greet(port)
         return cls(port, brokers)
 

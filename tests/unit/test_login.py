@@ -20,7 +20,7 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> Kafka:
     async def fail(host: str, port: int, **options: Any) -> None:
         raise LoginError(WORDS)
 
-    monkeypatch.setattr(brokers, "create_conn", fail)
+    monkeypatch.setattr(brokers, "dial", fail)
     return Kafka("one:9092,two:9092")
 
 

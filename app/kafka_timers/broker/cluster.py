@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple, Self
 
 from aiokafka.client import CoordinationType
-from aiokafka.conn import AIOKafkaConnection, collect_hosts, create_conn
+from aiokafka.conn import AIOKafkaConnection, collect_hosts
 from aiokafka.errors import (
     IncompatibleBrokerVersion,
     KafkaConnectionError,
@@ -28,6 +28,7 @@ from aiokafka.protocol.coordination import FindCoordinatorRequest
 
 from kafka_timers.broker import codes
 from kafka_timers.broker.connection import Kafka
+from kafka_timers.broker.dialing import dial
 from kafka_timers.broker.requests import Metadata
 from kafka_timers.errors import BrokerVersionError, LoginError
 
@@ -66,6 +67,9 @@ async def limited(limit_s: float, why: Callable[[], str]) -> AsyncIterator[None]
 class _Address(NamedTuple):
     host: str
     port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 class Leader(NamedTuple):
@@ -152,7 +156,7 @@ class Cluster:
     def name_of(self, node: int) -> str:
         """Return a name of broker *node* for messages, with its address if known."""
         address = self._brokers.get(node)
-        return f"broker {node} at {address.host}:{address.port}" if address else f"broker {node}"
+        return f"broker {node} at {address}" if address else f"broker {node}"
 
     async def look_up(self, topics: Iterable[str]) -> None:
         """Ask for the leaders of *topics* now, and again with each later `refresh`."""
@@ -379,7 +383,7 @@ class Cluster:
 
     async def _ask(self, address: _Address, request: Request[Any], lane: str) -> Any:
         key, what = (address, lane), type(request).__name__
-        where = f"{address.host}:{address.port}"
+        where = str(address)
         opening = self._opening(key)
         # A broker that stays silent also on a new connection is given up early.
         greeting_s = min(_GREETING_S, self.limit_s) if address in self._silent else self.limit_s
@@ -410,7 +414,9 @@ class Cluster:
         except (OSError, KafkaConnectionError) as error:
             self._silent.add(address)
             await self._drop(key, opening)
-            raise KafkaConnectionError(f"{where} cannot be asked for {what}: {error}") from error
+            is_new = isinstance(error, KafkaConnectionError) and _has_failed(opening)
+            why = ", before its first answer: has it a limit on connections, or does it want TLS?" if is_new else ""
+            raise KafkaConnectionError(f"{where} cannot be asked for {what}: {error}{why}") from error
         self._silent.discard(address)
         now_s, throttled_ms = asyncio.get_running_loop().time(), getattr(answer, "throttle_time_ms", 0)
         if throttled_ms and now_s >= self._tell_throttled_s:
@@ -421,12 +427,11 @@ class Cluster:
     def _opening(self, key: tuple[_Address, str]) -> "asyncio.Task[AIOKafkaConnection]":
         opening = self._connections.get(key)
         if opening and opening.done():
-            has_failed = opening.cancelled() or opening.exception()
-            if has_failed or not opening.result().connected():
+            if _has_failed(opening) or not opening.result().connected():
                 opening = None
         if opening is None:
             (host, port), _ = key
-            opening = self._connections[key] = asyncio.create_task(create_conn(host, port, **self._options))
+            opening = self._connections[key] = asyncio.create_task(dial(host, port, **self._options))
             opening.add_done_callback(_look_at)
         return opening
 
@@ -434,6 +439,10 @@ class Cluster:
         """Close a connection, unless another one has replaced it."""
         if self._connections.get(key) is opening:
             await self._close([key])
+
+
+def _has_failed(task: "asyncio.Task[Any]") -> bool:
+    return task.done() and (task.cancelled() or task.exception() is not None)
 
 
 def _look_at(task: "asyncio.Task[Any]") -> None:

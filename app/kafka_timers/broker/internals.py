@@ -7,11 +7,13 @@ tests/unit/test_internals.py tests it on the installed versions. Faust itself is
 service need not have it.
 """
 
+import asyncio
 from collections.abc import Callable
 from itertools import count
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.conn import AIOKafkaConnection
 
 _CONNECTION = (
     "security_protocol",
@@ -46,6 +48,32 @@ def connection_of(producer: AIOKafkaProducer) -> tuple[str, dict[str, Any]]:
     brokers = client._bootstrap_servers
     where = brokers if isinstance(brokers, str) else ",".join(brokers)
     return where, {name: getattr(client, f"_{name}") for name in _CONNECTION}
+
+
+class ConnectionTo(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka has no types
+    """
+    A connection to one *address* of its host. The certificate is that of the host all the same.
+
+    aiokafka gives its event loop the name of the host, and the loop chooses.
+    """
+
+    def __init__(self, address: str, host: str, port: int, **options: Any) -> None:
+        super().__init__(host, port, **options)
+        self._loop: Any = _LoopTo(asyncio.get_running_loop(), address)
+
+
+class _LoopTo:
+    """The event *loop*, but for the address that it connects to."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, address: str) -> None:
+        self._loop, self._address = loop, address
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
+
+    async def create_connection(self, protocol: Callable[[], Any], host: str, port: int, ssl: Any) -> Any:
+        name = host if ssl else None
+        return await self._loop.create_connection(protocol, self._address, port, ssl=ssl, server_hostname=name)
 
 
 # A member must be back before its session ends. A new coordinator starts the session anew.
