@@ -217,7 +217,9 @@ class Process:
         topics = TopicLookup(cluster, kafka.own, "*", clock)
         self._lookup = topics
         self._ticks = TickReader(cluster, kafka.own.oscillator, self._on_tick)
-        self._replies = replies = KafkaReplies(cluster, kafka.own.replies, topics, self.metrics, clock)
+        self._replies = replies = KafkaReplies(
+            cluster, kafka.own.replies, topics, self.metrics, clock, clock.ticked.is_set
+        )
         bounds = LogBounds(cluster, kafka.own.requests)
         requests = kafka.topics[kafka.own.requests]
         home = Target(requests.partitions, requests.bytes_max)

@@ -299,7 +299,7 @@ class Worker:
         stack.callback(ends.close)
         # The number of served partitions decides the partition of an id.
         home = dataclasses.replace(own[topics.requests], partitions=partitions)
-        replies = KafkaReplies(cluster, topics.replies, lookup, self.metrics, self._clock)
+        replies = KafkaReplies(cluster, topics.replies, lookup, self.metrics, self._clock, self._clock.ticked.is_set)
         stack.push_async_callback(replies.stop)
         return Ports(
             settings=settings,

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from aiokafka.errors import KafkaError
 
@@ -32,6 +32,10 @@ _TELL_S = 10.0
 _OUTCOMES = {number: name for name, number in Reply.Outcome.items()}
 
 
+class _AgainError(KafkaError):  # type: ignore[misc]  # aiokafka has no types
+    """The topic has refused what it may take a moment later. The producer is well, and others may wait for it."""
+
+
 class KafkaReplies:
     """
     Writes to reply topics, for all partitions of a process.
@@ -40,9 +44,19 @@ class KafkaReplies:
         own: the service's topic for replies, which no callback may go to.
         targets: judge all other topics.
         clock: stamps replies.
+        is_dated: tells whether *clock* shows the brokers' time, and not only that of this host.
     """
 
-    def __init__(self, cluster: Cluster, own: str, targets: TopicLookup, metrics: WorkerMetrics, clock: Clock) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        own: str,
+        targets: TopicLookup,
+        metrics: WorkerMetrics,
+        clock: Clock,
+        is_dated: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._is_dated = is_dated
         self._cluster = cluster
         self._own = own
         # Its limits, and until when they count on the monotonic clock.
@@ -77,14 +91,14 @@ class KafkaReplies:
             self._lose(topic, target, len(letters))
             return
         producer = await self._started()
-        filling, now_ms = Filling(producer.new_batch), int(self._clock.wall_s() * 1000)
+        filling, now_ms, dated = Filling(producer.new_batch), int(self._clock.wall_s() * 1000), self._is_dated()
         for letter in letters:
             at = hash_of(letter.key) % target.partitions
             filling.add(topic, at, now_ms, letter.key, letter.value, _headers_of(letter))
         try:
-            await asyncio.gather(*(self._deliver(producer, target, *each) for each in filling.all()))
-        except KafkaError:
-            if self._producer is producer:
+            await asyncio.gather(*(self._deliver(producer, target, *each, dated=dated) for each in filling.all()))
+        except KafkaError as error:
+            if self._producer is producer and not isinstance(error, _AgainError):
                 # The producer cannot be used any more.
                 await self.stop()
             raise
@@ -112,14 +126,19 @@ class KafkaReplies:
                 self._producer = producer
             return self._producer
 
-    async def _deliver(self, producer: Producer, target: Target, batch: Batch, topic: str, partition: int) -> None:
+    async def _deliver(
+        self, producer: Producer, target: Target, batch: Batch, topic: str, partition: int, *, dated: bool
+    ) -> None:
         count = batch.record_count()
         try:
             await producer.deliver(batch, topic, partition)
         except RefusedError as error:
+            if not dated:
+                # The clock of a host may be an hour ahead, and topics refuse that. The first tick tells the time.
+                raise _AgainError(f"{topic} refuses, and no tick had told the time: {error}") from error
             if await self._target(topic, anew=True) != target:
                 # It was made anew with fewer partitions, for example.
-                raise KafkaError(f"{topic} has changed: {error}") from error
+                raise _AgainError(f"{topic} has changed: {error}") from error
             self._lose(topic, str(error), count)
         else:
             self._metrics.replies.labels("sent").inc(count)
