@@ -9,7 +9,6 @@ import asyncio
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import astuple
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -332,9 +331,10 @@ class Brokers:
         batch = MemoryRecords(data).next_batch()
         sent = list(batch)
         records = [Record(each.key, each.value, headers=tuple(each.headers)) for each in sent]
-        # Brokers stamp the service's own topics themselves.
+        own = self._kafka.own
+        # Brokers stamp records of these themselves.
         if (
-            topic not in astuple(self._kafka.own)
+            topic not in (own.requests, own.oscillator, own.sealed, own.schedules)
             and max(each.timestamp for each in sent) > self._kafka.now_at(node) + _AHEAD_MS
         ):
             return _INVALID_TIMESTAMP

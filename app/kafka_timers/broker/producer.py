@@ -261,7 +261,7 @@ class Producer:
         self._partitions.clear()
         return is_held
 
-    async def barrier(self, topics: Sequence[str], partition: int) -> list[int]:
+    async def barrier(self, topics: Sequence[str], partition: int, now_ms: int | None = None) -> list[int]:
         """
         Write a record to *partition* of each topic, abort it, so that no reader of committed records gets it, and
         return their offsets.
@@ -270,6 +270,10 @@ class Producer:
         a topic up to this offset has all that was committed before. If a broker has lost the end of the earlier
         transaction of this id, as a killed Kafka 4.3 may, this one ends it, so that readers do not wait for ever.
 
+        Args:
+            now_ms: the brokers' time, for topics whose records they do not stamp: they refuse one that is an hour
+                ahead. None takes this host's.
+
         Raises:
             RefusedError: a topic refuses the record.
             KafkaError: a record was not written, or was taken twice, and no broker tells where it lies.
@@ -277,7 +281,7 @@ class Producer:
         self.begin()
         for topic in topics:
             batch = self.new_batch()
-            batch.append(timestamp=None, key=_BARRIER_KEY, value=b"")
+            batch.append(timestamp=now_ms, key=_BARRIER_KEY, value=b"")
             self.send(batch, topic, partition)
         await self.flush()
         offsets = [self.offset_of(topic, partition) for topic in topics]

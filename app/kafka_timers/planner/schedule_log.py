@@ -129,7 +129,7 @@ class PlannedPartition:
         barrier = None
         # Without a plan, none can be taken for that of a deleted schedule.
         if topic == self._topics.planned or self._plans:
-            [barrier] = await self._producer.barrier([topic], self._number)
+            [barrier] = await self._producer.barrier([topic], self._number, self._wall_ms())
         return await LogBounds(self._cluster, topic).end(self._number, barrier)
 
     def _tell_lost(self, count: int) -> None:
