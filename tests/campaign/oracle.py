@@ -20,6 +20,8 @@ from kafka_timers.v1.reply_pb2 import Reply
 __all__ = ["Answer", "Callback", "Expected", "Request", "Verdict", "expected", "judge"]
 
 _IN_TIME = frozenset((Reply.CANCELLED, Reply.MOVED))
+# So long after its second an id is forgotten.
+_KNOWN_FOR_MS = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,9 +178,11 @@ def expected(requests: Iterable[Request]) -> Expected:
         outcome: int = Reply.UNKNOWN
         if before is not None:
             in_time = request.appended_ms < before.asked_ms
-            outcome = (Reply.CANCELLED if future.cancel else Reply.MOVED) if in_time else Reply.TOO_LATE
             if in_time:
+                outcome = Reply.CANCELLED if future.cancel else Reply.MOVED
                 told.withdrawn[before.name] = request.name
+            elif request.appended_ms < before.second * 1000 + _KNOWN_FOR_MS:
+                outcome = Reply.TOO_LATE
         elif future.cancel and future.timerId in cancelled_by:
             outcome = Reply.CANCELLED
         if future.replyTopic:
