@@ -274,6 +274,11 @@ MUTANTS = [
     Mutant("the lowest row is not known anew after rows were dropped", "TimerStore.write", never("removed")),
     Mutant("an id is forgotten though it was asked for again", "TimerStore.forget", without("made_at")),
     Mutant("the id of a copy is forgotten with its original", "Version.made_at", put("self.offset", "at")),
+    Mutant(
+        "answers to what a seal does not cover leave the store with it",
+        "Firing._drop",
+        put("self._partition.position", "snapshot"),
+    ),
     Mutant("answers that a seal covers stay", "TimerStore.write", never("answered_before")),
     Mutant("the open scan is not in the head", "pack_head", never("1/3")),
     # --- moments of a second -----------------------------------------------------------------------------------------

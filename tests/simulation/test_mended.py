@@ -16,8 +16,8 @@ from simulation.assembly import DiskStores
 from simulation.clients import COMPACTED, MOODY, Wish, write
 from simulation.told import told
 
-# Of two partitions it belongs into the first.
-_ID_OF_0 = next(b"%d" % name for name in range(9) if hash_of(b"%d" % name) % 2 == 0)
+# Of two partitions they belong into the first.
+_ID_OF_0, _NOBODY = [name for name in (b"%d" % number for number in range(9)) if hash_of(name) % 2 == 0][:2]
 
 
 def test_a_coordinator_that_is_not_available_once_stops_no_partition() -> None:
@@ -460,4 +460,46 @@ def test_an_answer_that_came_after_the_question_for_the_owner_is_not_confirmed_b
         story.until(3.8)
         story.world.group.members.remove(a)
         a.give_up()
+        story.finish()
+
+
+def test_an_answer_to_a_cancel_that_was_read_while_a_seal_left_outlasts_its_worker() -> None:
+    """
+    The seal covers what lies below its snapshot. The answer to a later record stays in the store until it is sent.
+
+     1. partition 0 has a seal to write that drops the answers it covers; the leader of its seals is silent
+     2. partition 1 waits for a request, so records are read while the slice is open, and among them a cancel
+     3. the seal is taken; answers wait, since their topic lacks replicas; the worker ends
+    """
+    with told(partitions=2) as story:
+        for log in story.kafka.logs.values():
+            log.leader = 1
+        story.kafka.sealed(0).leader = 3
+        story.kafka.requests(1).leader = 2
+        replies = story.kafka.topics[story.kafka.own.replies]
+        a = story.start("a", 0, 1)
+        story.request(3)
+        story.request(60, timer_id=_ID_OF_0)
+        story.until(2.5)
+        story.cancel(_NOBODY)
+        story.until(2.9)
+        story.network.freeze(2)
+        story.network.freeze(3)
+        story.request(60, number=1)
+        story.until(3.1)
+        replies.is_short = True
+        story.cancel(_ID_OF_0)
+        story.until(3.2)
+        story.network.thaw(2)
+        story.until(3.4)
+        story.network.thaw(3)
+        story.until(3.7)
+        assert [number for number, _ in story.fired()] == [0]
+        story.leave(a)
+        # Its batch of answers, which waits for replicas, goes with it.
+        story.end(a)
+        replies.is_short = False
+        story.start("a", 0, 1)
+        story.until(6)
+        assert story.answers() == ["UNKNOWN", "CANCELLED"]
         story.finish()

@@ -59,6 +59,11 @@ class Story:
         self._loop.run_until_complete(asyncio.wait([process.give_up()]))
         self.world.group.members.remove(process)
 
+    def end(self, process: Process) -> None:
+        """End a *process* that owns nothing any more."""
+        self._loop.run_until_complete(process.end())
+        self.world.group.processes.remove(process)
+
     def start(self, host: str, *numbers: int) -> Process:
         """Start a worker that owns *numbers*."""
         process = self.world.group.start(host)
