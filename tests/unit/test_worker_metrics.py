@@ -2,7 +2,7 @@
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from kafka_timers.runtime.metrics import BulkHistogram
+from kafka_timers.runtime.metrics import BulkHistogram, WorkerMetrics
 
 
 def lines(registry: CollectorRegistry) -> list[str]:
@@ -30,3 +30,8 @@ def test_each_stage_has_a_histogram_of_its_own_from_the_start() -> None:
     assert 'stage_seconds_sum{stage="commit"} 0.5' in told
     assert 'stage_seconds_bucket{le="0.2",stage="commit"} 0.0' in told
     assert 'stage_seconds_bucket{le="0.5",stage="commit"} 1.0' in told
+
+
+def test_each_reason_is_shown_before_anything_is_refused() -> None:
+    """Prometheus sees no increase where a counter appears with its first value, as after a burst of refusals."""
+    assert 'kafka_timers_rejected_total{reason="topic-unknown"} 0.0' in lines(WorkerMetrics().registry)

@@ -14,6 +14,7 @@ from prometheus_client.metrics_core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from kafka_timers.core.refused import Reason
 from kafka_timers.runtime.gauges import KnownGauge
 
 _BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300)
@@ -74,9 +75,11 @@ class WorkerMetrics:
         self.far = counter("far", "requests left to the lake")
         self.copies = counter("copies", "copies of far requests that came from the lake, by result", "worth")
         self.copies_lead = counter("copies_lead_seconds", "seconds from the append of copies to their due time, summed")
-        # Create the label now: an alarm on its increase would miss the first increase otherwise.
+        # Create labels now: an alarm on an increase would miss the first one otherwise.
         self.copies.labels("late")
         self.rejected = counter("rejected", "requests sent to timer-rejected", "reason")
+        for reason in Reason:
+            self.rejected.labels(reason)
         self.forwarded = counter("forwarded", "requests and cancels sent on to the partition of their timer id")
         self.taken_back = counter(
             "taken_back", "requests that were cancelled, or replaced by another request of their id", "how"
