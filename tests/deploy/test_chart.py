@@ -323,9 +323,6 @@ def test_alarms_are_installed_as_they_are() -> None:
     assert rule["metadata"]["labels"]["release"] == "prometheus"
 
 
-def test_each_alarm_has_a_section_with_steps_to_take() -> None:
-    told = (CHART.parents[1] / "docs" / "operate.md").read_text()
+def test_each_alarm_pages_somebody_or_opens_a_ticket() -> None:
     [group] = yaml.safe_load((CHART / "alarms.yaml").read_text())["groups"]
-    names = [rule["alert"] for rule in group["rules"]]
-    assert names == re.findall(r"^### (Timers\w+)$", told, re.MULTILINE)
     assert all(rule["labels"]["severity"] in ("page", "ticket") for rule in group["rules"])

@@ -259,3 +259,10 @@ def test_a_package_lists_modules_that_it_has() -> None:
         listed = re.findall(r"^    (\w+) ", docstring, re.MULTILINE)
         assert listed
         assert [name for name in listed if not (folder / f"{name}.py").exists()] == []
+
+
+def test_each_alarm_has_a_section_with_steps_to_take_and_a_series_that_rings_it() -> None:
+    alarms = re.findall(r"- alert: (\w+)", (ROOT / "deploy/chart/alarms.yaml").read_text())
+    assert alarms == re.findall(r"^### (Timers\w+)$", OPERATE.read_text(), re.MULTILINE)
+    series = (ROOT / "tests/deploy/alarms.yaml").read_text()
+    assert {*alarms} == {*re.findall(r"alertname: (\w+)\n +exp_alerts", series)}

@@ -117,7 +117,8 @@ async def test_a_partition_whose_leader_lacked_replicas_is_believed_to_be_well_a
     lookup = TopicLookup(brokers, Topics(), "*", clock)  # type: ignore[arg-type]
     lookup.set_aside([("old", 2)])
     assert await resolved(lookup, clock) == 0
-    assert lookup.unavailable() == {"old": "partition 2: NOT_ENOUGH_REPLICAS"}
+    assert lookup.unavailable() == {"old": {2: Lack(19, ())}}
+    assert lookup.words == {"old": "partition 2: NOT_ENOUGH_REPLICAS"}
     await clock.advance(10)
     await lookup.refresh()
     assert not lookup.unavailable()

@@ -2,6 +2,7 @@
 
 from prometheus_client import CollectorRegistry, generate_latest
 
+from kafka_timers.core.callbacks import Lack
 from kafka_timers.runtime.metrics import BulkHistogram, WorkerMetrics
 
 
@@ -30,6 +31,24 @@ def test_each_stage_has_a_histogram_of_its_own_from_the_start() -> None:
     assert 'stage_seconds_sum{stage="commit"} 0.5' in told
     assert 'stage_seconds_bucket{le="0.2",stage="commit"} 0.0' in told
     assert 'stage_seconds_bucket{le="0.5",stage="commit"} 1.0' in told
+
+
+def test_each_unavailable_partition_is_shown_with_its_brokers_until_it_is_well() -> None:
+    metrics, name = WorkerMetrics(), "kafka_timers_unavailable_partitions{"
+
+    def shown() -> list[str]:
+        return [line.removeprefix(name) for line in lines(metrics.registry) if line.startswith(name)]
+
+    metrics.show_unavailable({"orders": {2: Lack(19, (1, 3)), 0: Lack(5, (3,))}})
+    assert sorted(shown()) == [
+        'brokers="1, 3",partition="2",topic="orders"} 1.0',
+        'brokers="3",partition="0",topic="orders"} 1.0',
+    ]
+    metrics.show_unavailable({"all": {number: Lack(5, (1,)) for number in range(130)}})
+    assert len(shown()) == 101
+    assert 'brokers="",partition="",topic="other"} 30.0' in shown()
+    metrics.show_unavailable({})
+    assert not shown()
 
 
 def test_each_reason_is_shown_before_anything_is_refused() -> None:

@@ -12,7 +12,7 @@ import fcntl
 import gc
 import logging
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import fields
 from functools import partial
@@ -347,7 +347,7 @@ class Worker:
         await door.run()
 
     async def _keep_house(self, lookup: TopicLookup, stores: StoreFolders) -> None:
-        known: dict[str, str] = {}
+        known: Collection[str] = ()
         while True:
             await asyncio.sleep(_HOUSEKEEPING_S)
             for owner in self._owners.values():
@@ -356,9 +356,10 @@ class Worker:
             with _logged("callback topics could not be looked up"):
                 await lookup.refresh()
             unavailable = lookup.unavailable()
-            self.metrics.unavailable_topics.set(len(unavailable))
-            for topic, words in unavailable.items():
+            self.metrics.show_unavailable(unavailable)
+            for topic in unavailable:
                 if topic not in known:
+                    words = lookup.words.get(topic, "")
                     log.warning("topic %s takes no callbacks, which are sent later: %s", topic, words)
             known = unavailable
 

@@ -14,11 +14,13 @@ from prometheus_client.metrics_core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from kafka_timers.core.callbacks import Lack
 from kafka_timers.core.refused import Reason
 from kafka_timers.runtime.gauges import KnownGauge
 
 _BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300)
-_CALLERS_MAX = 100
+# Others choose the names of topics and callers, and how many there are.
+_SHOWN_MAX = 100
 
 
 class BulkHistogram(Collector):
@@ -144,8 +146,10 @@ class WorkerMetrics:
         self.door_lag = single(
             "door_lag_records", "records on the topic of a door that are not read yet", "door", "topic"
         )
-        self.unavailable_topics = single(
-            "unavailable_topics", "callback topics with partitions that lack a leader or replicas in sync"
+        self._unavailable = single(
+            "unavailable_partitions",
+            "1 for each partition of a callback topic that lacks a leader or replicas in sync",
+            *("topic", "partition", "brokers"),
         )
         self.log_needed = gauge(
             "request_log_needed_seconds", "age of the oldest record of timer-request that is needed"
@@ -155,9 +159,20 @@ class WorkerMetrics:
     def count_callers(self, asked: Mapping[str, int]) -> None:
         """Count requests by caller. Senders choose the names, so all names after the first hundred count as one."""
         for caller, count in asked.items():
-            if len(self._known_callers) < _CALLERS_MAX:
+            if len(self._known_callers) < _SHOWN_MAX:
                 self._known_callers.add(caller)
             self._callers.labels(caller if caller in self._known_callers else "other").inc(count)
+
+    def show_unavailable(self, found: Mapping[str, Mapping[int, Lack]]) -> None:
+        """Show what the unavailable partitions of callback topics lack, and all after the first hundred as one."""
+        every = [
+            (topic, number, lack) for topic, lacks in sorted(found.items()) for number, lack in sorted(lacks.items())
+        ]
+        self._unavailable.clear()
+        for topic, number, lack in every[:_SHOWN_MAX]:
+            self._unavailable.labels(topic, number, ", ".join(map(str, lack.away))).set(1)
+        if left := len(every[_SHOWN_MAX:]):
+            self._unavailable.labels("other", "", "").set(left)
 
     def forget(self, partition: int) -> None:
         """Stop showing *partition*, because it has another owner now."""

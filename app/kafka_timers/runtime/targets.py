@@ -12,7 +12,7 @@ counts from when its broker was first seen to be away, so that one broker costs 
 import asyncio
 import math
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -160,10 +160,10 @@ class TopicLookup:
         kept = {at: until_s for at, until_s in self._aside_until_s.items() if until_s > now_s}
         self._aside_until_s = kept | dict.fromkeys(partitions, now_s + _BELIEVED_AFTER_S)
 
-    def unavailable(self) -> dict[str, str]:
+    def unavailable(self) -> dict[str, Mapping[int, Lack]]:
         """Return, by topic name, what its unavailable partitions lack."""
         return {
-            name: self.words.get(name, "")
+            name: verdict.unavailable
             for name, verdict in self.verdicts.items()
             if isinstance(verdict, Target) and verdict.unavailable
         }
