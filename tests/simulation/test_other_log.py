@@ -324,3 +324,37 @@ def test_a_first_request_fires_however_long_it_has_been_due_and_an_old_one_withi
         story.until(_HOUR + 10)
         assert not worker.problems()
         assert payloads(story) == of(1, 2)
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_seals_that_an_unclean_election_has_lost_are_told_by_the_worker_whose_store_knows_them(
+    runs: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing fires twice, and it is told once: the next seal says again what the lost ones had said."""
+    with told() as story:
+        a = with_five_fired(story, 12)
+        story.until(2.5)
+        sealed = story.kafka.sealed(0)
+        kept_to = sealed.end
+        story.until(6)
+        if not runs:
+            end(story, a)
+            story.until(7)
+        sealed.cut(kept_to, sealed.leader % 3 + 1)
+        b = a if runs else story.start("a", 0)
+        story.until(20)
+        assert payloads(story) == of(1, 6)
+        assert b.metrics.log_cuts.labels("timer-sealed")._value.get() == 1
+    assert capsys.readouterr().out.count("partition 0: timer-sealed has lost its ") == 1
+
+
+def test_a_worker_that_starts_again_with_its_store_finds_all_of_its_seals() -> None:
+    with told() as story:
+        a = with_five_fired(story, 12)
+        story.until(6)
+        end(story, a)
+        story.until(7)
+        b = story.start("a", 0)
+        story.until(20)
+        assert payloads(story) == of(1, 6)
+        assert b.metrics.log_cuts.labels("timer-sealed")._value.get() == 0

@@ -51,6 +51,8 @@ def test_each_unavailable_partition_is_shown_with_its_brokers_until_it_is_well()
     assert not shown()
 
 
-def test_each_reason_is_shown_before_anything_is_refused() -> None:
+def test_each_reason_and_each_log_is_shown_before_anything_is_counted() -> None:
     """Prometheus sees no increase where a counter appears with its first value, as after a burst of refusals."""
-    assert 'kafka_timers_rejected_total{reason="topic-unknown"} 0.0' in lines(WorkerMetrics().registry)
+    told = lines(WorkerMetrics().registry)
+    assert 'kafka_timers_rejected_total{reason="topic-unknown"} 0.0' in told
+    assert 'kafka_timers_log_cuts_total{log="timer-sealed"} 0.0' in told

@@ -155,6 +155,12 @@ class WorkerMetrics:
             "request_log_needed_seconds", "age of the oldest record of timer-request that is needed"
         )
         self.log_gap = gauge("request_log_gap", "1 when the request log starts above the oldest pending request")
+        self.log_other = gauge(
+            "request_log_other", "1 while nothing fires, since timer-request is not the log that was fired from"
+        )
+        self.log_cuts = counter("log_cuts", "times that a log was found to have lost records that it had", "log")
+        for name in ("timer-request", "timer-sealed"):
+            self.log_cuts.labels(name)
 
     def count_callers(self, asked: Mapping[str, int]) -> None:
         """Count requests by caller. Senders choose the names, so all names after the first hundred count as one."""

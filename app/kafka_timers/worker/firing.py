@@ -28,6 +28,7 @@ from kafka_timers.core.wire import Sealed, is_brief, is_complete
 from kafka_timers.worker.faults import TopicsRefusedError
 from kafka_timers.worker.follower import Follower
 from kafka_timers.worker.outbox import Outbox
+from kafka_timers.worker.own_log import tell_lost_seals
 from kafka_timers.worker.prebuild import Prebuilt, PrebuiltSeconds, behind
 from kafka_timers.worker.sender import KafkaSender
 from kafka_timers.worker.shared import Ports
@@ -127,6 +128,8 @@ class Firing:
         self._size = size
         self._tick_clock = tick_clock
         self._previous = previous
+        # The offset of the last seal of this owner; below 0 if it is not known.
+        self._sealed_at = -1
         self._whole: Sealed | None = None
         self._misses_history = False
         self._asked_for = 0
@@ -337,7 +340,10 @@ class Firing:
         def on_taken() -> None:
             self._took_s["acknowledge"] = clock.elapsed_s() - began_s
 
-        await self._sender.commit(sent.seal, on_taken)
+        offset = await self._sender.commit(sent.seal, on_taken)
+        if 0 <= offset <= self._sealed_at:
+            tell_lost_seals(self._ports, self._number, f"its offsets {offset} to {self._sealed_at}")
+        self._sealed_at = offset
         self._previous = hash_of_seal(sent.seal.SerializeToString())
         if is_complete(sent.seal) and not is_brief(sent.seal):
             self._whole = sent.seal

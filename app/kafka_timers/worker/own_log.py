@@ -5,10 +5,17 @@ Checks that the `timer-request` of an owned partition is the log of its seals, b
 """
 
 import asyncio
+import logging
+from collections.abc import Sequence
 
+from kafka_timers.core.keys import FIRST_MS
 from kafka_timers.core.log_identity import UNSEALED_MS, is_other_log
+from kafka_timers.core.wire import Sealed, latest, partitions_in
+from kafka_timers.errors import TopicsError
 from kafka_timers.worker.faults import LogCutError, OtherLogError, SealsGoneError
 from kafka_timers.worker.shared import Ports
+
+log = logging.getLogger(__name__)
 
 # Pauses in the search for a leader of the request log that has all requests which were fired from it.
 _LOOKS_S = (0.0, 0.1, 0.5, 1.0, 1.0)
@@ -83,3 +90,43 @@ class OwnLog:
         """
         if is_other_log(self.id, now := self._ports.bounds.log_id):
             raise OtherLogError(self._ports.names.requests, self._number, self.id, now)
+
+    def check_partitions(self, seals: Sequence[Sealed]) -> None:
+        """
+        Check that the worker's number of partitions equals the one in the *seals*.
+
+        Raises:
+            TopicsError: the number has changed.
+        """
+        before = partitions_in(seals)
+        if before and before != self._ports.partitions:
+            raise TopicsError(
+                f"the service has run with {before} partitions, and this worker was started for "
+                f"{self._ports.partitions}. The number is fixed for life, since timer ids are routed by it: start it "
+                f"with --partitions {before}, or without the option, which takes the number from the seals"
+            )
+
+    def compare(self, seals: Sequence[Sealed], known_ms: int) -> None:
+        """
+        Tell that `timer-sealed` has lost seals, if the last *seals* end before what the store of this worker knows.
+
+        A store is written once its seal is committed, so it is never ahead of a topic that has lost nothing.
+
+        Args:
+            known_ms: the UNIX millisecond up to which all has fired, by seals and store together.
+        """
+        complete = latest(seals)
+        sealed_ms = complete.end_ms if complete else FIRST_MS
+        if known_ms > sealed_ms:
+            what = f"its seals of the last {(known_ms - sealed_ms) / 1000:g} s" if complete else "all its seals"
+            tell_lost_seals(self._ports, self._number, what)
+
+
+def tell_lost_seals(ports: Ports, number: int, what: str) -> None:
+    """Tell that partition *number* of `timer-sealed` has lost *what*, which its owner knows all the same."""
+    ports.metrics.log_cuts.labels("timer-sealed").inc()
+    log.error(
+        "partition %d: %s has lost %s, as in an unclean election. This worker knows what has fired, and its next seal "
+        "says so; without it and its store, that would have fired again",
+        *(number, ports.names.sealed, what),
+    )

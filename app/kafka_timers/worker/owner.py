@@ -15,7 +15,7 @@ remembered across a takeover.
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -30,8 +30,7 @@ from kafka_timers.core.partition import Partition
 from kafka_timers.core.sweep import repeated_in
 from kafka_timers.core.tick_clock import TickClock, TickRead
 from kafka_timers.core.versions import Letter
-from kafka_timers.core.wire import Sealed, partitions_in
-from kafka_timers.errors import TopicsError
+from kafka_timers.core.wire import Sealed
 from kafka_timers.runtime.tasks import cancel, watched
 from kafka_timers.worker import alone
 from kafka_timers.worker.faults import REACTIONS, WAIT_FOR_STORES_S, Fault, FencedError, Kind, LogGapError
@@ -238,6 +237,8 @@ class Owner:
             return reaction.pause_s(self._failures, session_s)
         if not is_told:
             (ports.metrics.fenced if kind is Kind.FENCED else ports.metrics.failures).inc()
+        if kind is Kind.LOG_CUT:
+            ports.metrics.log_cuts.labels("timer-request").inc()
         if self._failing_since_s is None:
             self._failing_since_s = ports.clock.elapsed_s()
         if kind is Kind.LOCKED:
@@ -319,7 +320,7 @@ class Owner:
         # Seals of a next owner lie behind the barrier. Compaction may have removed those below it for their sake.
         if not await fenced.sender.is_held():
             raise FencedError
-        check_partitions(tail.seals, self._ports.partitions)
+        self._own_log.check_partitions(tail.seals)
         fenced.sender.agree(tail.seals[-1].retired if tail.seals else ())
         return tail
 
@@ -338,6 +339,9 @@ class Owner:
         except LogGapError:
             ports.metrics.log_gap.labels(number).set(True)
             raise
+        if barrier.sealed is not None:
+            # Otherwise nothing proves that these are the last ones.
+            self._own_log.compare(seals, follower.partition.sealed_ms)
         await self._take(follower, start)
         await alone.count(ports, follower, start)
         ports.metrics.takeovers.labels("kept" if kept else "rebuilt").inc()
@@ -474,6 +478,7 @@ class Owner:
         """Update the gauges of this partition."""
         metrics, follower, partition, number = self._ports.metrics, self._follower, self._partition, self.number
         since_s = self._failing_since_s
+        metrics.log_other.labels(number).set(self.stands is Kind.OTHER_LOG)
         metrics.failing.labels(number).set(0 if since_s is None else self._ports.clock.elapsed_s() - since_s)
         if self._fired_up_to or self._serving:
             # Also while it fails and is taken over again.
@@ -488,19 +493,3 @@ class Owner:
         metrics.store_bytes.labels(number).set(follower.store.bytes_on_disk)
         metrics.ingest_lag.labels(number).set(max(follower.awaited - partition.position, 0))
         metrics.blocked.labels(number).set(follower.blocked_s)
-
-
-def check_partitions(seals: Iterable[Sealed], partitions: int) -> None:
-    """
-    Check that *partitions* equals the number of partitions in the seals.
-
-    Raises:
-        TopicsError: the number has changed.
-    """
-    before = partitions_in(seals)
-    if before and before != partitions:
-        raise TopicsError(
-            f"the service has run with {before} partitions, and this worker was started for {partitions}. The number "
-            f"is fixed for life, since timer ids are routed by it: start it with --partitions {before}, or without "
-            "the option, which takes the number from the seals"
-        )

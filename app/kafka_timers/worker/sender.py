@@ -248,12 +248,15 @@ class KafkaSender:
         self._free.release()
         return offset
 
-    async def commit(self, seal: Sealed, on_taken: Callable[[], None] = lambda: None) -> None:
+    async def commit(self, seal: Sealed, on_taken: Callable[[], None] = lambda: None) -> int:
         """
-        End the slice with *seal*. Once this returns, receivers can see all of it.
+        End the slice with *seal*, and return its offset. Receivers can then see all of it.
 
         Args:
             on_taken: called once all in-sync replicas have the whole slice.
+
+        Returns:
+            The offset of the seal; below 0 if brokers do not tell it.
 
         Raises:
             FencedError: another worker owns the partition; nothing of the slice is visible.
@@ -270,12 +273,14 @@ class KafkaSender:
             self.send_all([(batch, self._names.sealed, self._partition)])
             await producer.flush()
             on_taken()
+            offset = producer.offset_of(self._names.sealed, self._partition)
             if self._transactional:
                 await producer.commit()
             # An id comes back once a seal that does not name it is committed, by another id.
             self._usable += [number for number in self._fencing if number not in {*seal.retired, *self._usable}]
             self._usable.rotate(-1)
             self._free.release()
+            return offset
         except ProducerFenced as error:
             raise FencedError from error
         except RefusedError as error:
