@@ -79,7 +79,7 @@ chaos: $(INSTALLED) java ## Run the long campaigns that `make test` leaves out; 
 	$(BIN)/pytest -m chaos
 	$(MAKE) faults
 
-faults: $(INSTALLED) java ## Break real brokers and workers under load, each fault five times, some ten hours; needs libfaketime; writes docs/faults.md
+faults: $(INSTALLED) java ## Break real brokers and workers under load, each fault five times, some ten hours; needs libfaketime and prometheus; writes docs/faults.md
 	PYTHONPATH=tests $(BIN)/python -m campaign --json docs/faults.json --page docs/faults.md
 	PYTHONPATH=tests $(BIN)/python -m campaign.recurring --json docs/faults-recurring.json
 

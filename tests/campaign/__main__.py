@@ -7,11 +7,15 @@ import tempfile
 from pathlib import Path
 
 from partable import PartableCluster
+from prometheus import Prometheus, is_installed
 
 from campaign.faults import FAULTS, Fault
 from campaign.run import Outcome, run
 from campaign.table import page
 from kafka_timers.dev.broker import EmbeddedKafka
+
+# As the chart has it by default.
+_SCRAPE_EVERY_S = 15
 
 
 async def once(fault: Fault, folder: Path, rate: float, seed: int, short: bool) -> Outcome:
@@ -23,7 +27,15 @@ async def once(fault: Fault, folder: Path, rate: float, seed: int, short: bool) 
             node.environment |= clocks.of_broker(number)
     await kafka.start()
     try:
-        return await run(fault, kafka, "campaign-", folder, rate=rate, seed=seed, short=short, clocks=clocks)
+        async with Prometheus.started(folder / "prometheus", _SCRAPE_EVERY_S) as prometheus:
+            return await run(
+                *(fault, kafka, "campaign-", folder),
+                rate=rate,
+                seed=seed,
+                short=short,
+                clocks=clocks,
+                prometheus=prometheus,
+            )
     finally:
         await kafka.kill()
 
@@ -40,6 +52,7 @@ def main() -> None:
     parser.add_argument("--add", action="store_true", help="keep what the JSON file has of earlier runs")
     parser.add_argument("--page", type=Path, help="write the table of the runs in the JSON file here")
     given = parser.parse_args()
+    assert is_installed(), "install prometheus, as with `apt-get install prometheus`"
     known = json.loads(given.json.read_text()) if given.add and given.json.exists() else []
     for turn in range(given.rounds):
         for name in given.fault or [name for name, fault in FAULTS.items() if turn == 0 or not fault.is_long]:

@@ -53,7 +53,10 @@ def cut(topic: str) -> Callable[[Stage, Load, bool], Awaitable[str]]:
             await leader.kill()
             await behind.start()
             await _until_led(stage, topic, 2)
-        told = await _decided(stage, "has lost its records from offset", "same") if of_requests else ""
+        if of_requests:
+            told = await _decided(stage, "has lost its records from offset", "same")
+        else:
+            told = await stage.until_told({"log": "timer-sealed has lost its ", "alarm": "TimersLogCut"})
         await leader.start()
         await until_in_sync(stage.cluster)
         lost = len(before - await _records(stage, topic))
@@ -73,7 +76,9 @@ async def truncate(stage: Stage, load: Load, short: bool) -> str:
     for worker in stage.workers:
         worker.child.resume()
     waits = "timers may wait from offset"
-    told = await stage.until_told({"/readyz": waits, "log": waits, "status": "has lost its offsets"})
+    told = await stage.until_told(
+        {"/readyz": waits, "log": waits, "status": "has lost its offsets", "alarm": "TimersLost"}
+    )
     lost: dict[int, range] = {}
     async with asyncio.timeout(_STORES_S):
         while len(lost) < stage.partitions:
@@ -93,8 +98,9 @@ async def keep_in_stores(stage: Stage, load: Load, short: bool) -> str:
     await asyncio.sleep(5)
     stage.left = await _delete(stage)
     words = "timers have left"
-    told = await stage.until_told({"/readyz": words, "status": words, "log": words})
+    told = await stage.until_told({"/readyz": words, "status": words, "log": words, "alarm": "TimersLost"})
     await stage.add_worker().start()
+    stage.watch()
     first, second, *_ = stage.workers
     await first.stop()
     await first.start()
@@ -154,7 +160,9 @@ async def _destroying(stage: Stage, load: Load, since_ms: int) -> AsyncIterator[
 
 async def _decided(stage: Stage, words: str, command: str) -> str:
     """Wait until it is told that the log is another one, say with `kafka-timers log` what it is, and return figures."""
-    told = await stage.until_told({"/readyz": words, "log": words, "status": "is not the log that"})
+    told = await stage.until_told(
+        {"/readyz": words, "log": words, "status": "is not the log that", "alarm": "TimersOtherLog"}
+    )
     status, said = await stage.command("log", command, "--yes")
     assert status == 0, said
     begin_s = time.monotonic()

@@ -11,7 +11,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,6 +26,16 @@ from campaign.stage import Stage
 from kafka_timers.core.wire import instance_name
 
 __all__ = ["FAULTS", "Fault"]
+
+# Alarms that ring while brokers or workers are away or slow, whatever has happened to them.
+_SLOW = frozenset(
+    (
+        *("TimersNoTick", "TimersOneOscillator", "TimersTickDelay", "TimersNoWorker", "TimersWorkerSilent"),
+        *("TimersPartitionUnowned", "TimersPartitionNotSealed", "TimersPartitionFails", "TimersPartitionDown"),
+        *("TimersLate", "TimersOverdue", "TimersIngestLag", "TimersPlannerBehind"),
+    )
+)
+_NONE = frozenset[str]()
 
 
 @dataclass(frozen=True)
@@ -44,6 +54,7 @@ class Fault:
         millis: of the timers, the share that is due at any millisecond.
         clocks: of brokers, oscillators and workers, with files in the folder; right ones by default. Needs libfaketime.
         cuttable: an own topic that has two replicas only, as `Stage` says.
+        alarms: those that may ring. One that has to is a matter of `run`, which waits for it.
         afterwards: looks at the instance when everything has fired.
         is_long: takes an hour, so that one run is enough.
     """
@@ -57,6 +68,7 @@ class Fault:
     millis: float = 0.0
     clocks: Callable[[Path], Clocks] | None = None
     cuttable: str = ""
+    alarms: Set[str] = _SLOW
     afterwards: Callable[[Stage], Awaitable[str]] | None = None
     is_long: bool = False
 
@@ -161,7 +173,9 @@ async def hold_transaction(stage: Stage, load: Load, short: bool) -> str:
     end_s = time.monotonic() + (15 if short else 120)
     try:
         blocked = "requests wait behind an open transaction"
-        told = await stage.until_told({"/readyz": blocked, "status": f"partition 0: {blocked}"})
+        told = await stage.until_told(
+            {"/readyz": blocked, "status": f"partition 0: {blocked}", "alarm": "TimersOverdue"}
+        )
         await asyncio.sleep(end_s - time.monotonic())
         late = await asyncio.to_thread(_left, stage)
     finally:
@@ -189,8 +203,10 @@ async def delete_topic(stage: Stage, load: Load, short: bool) -> str:
     await asyncio.to_thread(load.burst, 20_000 if short else 200_000, second, victim)
     await asyncio.sleep(max(second + 0.3 - time.time(), 0))
     await asyncio.to_thread(topics.delete_topic, bootstrap, victim)
-    await asyncio.sleep(12)
-    return ""
+    end_s = time.monotonic() + 12
+    told = await stage.until_told({"alarm": "TimersRejected"})
+    await asyncio.sleep(max(end_s - time.monotonic(), 0))
+    return told
 
 
 def lose_topic(replicas: int) -> Callable[[Stage, Load, bool], Awaitable[str]]:
@@ -226,6 +242,8 @@ def lose_topic(replicas: int) -> Callable[[Stage, Load, bool], Awaitable[str]]:
             return any(f"topic {lonely} takes no callbacks" in worker.child.log.read_text() for worker in stage.workers)
 
         begin_s = time.monotonic()
+        # It counts as away after 15 s where nobody leads it.
+        told = await stage.until_told({"alarm": "TimersTopicUnavailable"}, 45)
         # A busy machine takes longer to find out that nobody leads it: a short one then lasts longer too.
         while (away_s := time.monotonic() - begin_s) < (15 if short else 30) or (not is_told() and away_s < 60):  # noqa: ASYNC110  # logs have to be read
             await asyncio.sleep(1)  # logs have to be read
@@ -239,7 +257,7 @@ def lose_topic(replicas: int) -> Callable[[Stage, Load, bool], Awaitable[str]]:
         assert is_told(), "no worker's log names the topic that was away"
         fault = f"of {count} on the topic that was away {len(set(names))} fired, with {len(names)} callbacks"
         assert (len(names), len(set(names))) == (count, count), fault
-        return f"{count} on the topic that was away, each fired once"
+        return "; ".join(filter(None, [told, f"{count} on the topic that was away, each fired once"]))
 
     return lost
 
@@ -266,12 +284,12 @@ async def step_clock(stage: Stage, load: Load, short: bool) -> str:
     return ""
 
 
-def keep_clocks(where: str, words: str) -> Callable[[Stage, Load, bool], Awaitable[str]]:
-    """Return the fault that leaves the clocks as wrong as they are: a /readyz or a log has to say the *words*."""
+def keep_clocks(words: Mapping[str, str]) -> Callable[[Stage, Load, bool], Awaitable[str]]:
+    """Return the fault that leaves the clocks as wrong as they are: each place has to say its *words*."""
 
     async def kept(stage: Stage, load: Load, short: bool) -> str:
         end_s = time.monotonic() + (15 if short else 60)
-        told = await stage.until_told({where: words})
+        told = await stage.until_told(words)
         await asyncio.sleep(end_s - time.monotonic())
         return told
 
@@ -342,7 +360,9 @@ async def fill_disk(stage: Stage, load: Load, short: bool) -> str:
         await asyncio.to_thread(_fill, balloon)
         # A store has room in files that it has made already, which this takes; nobody waits for these timers.
         await asyncio.to_thread(load.burst, 40_000, int(time.time()) + 3_600, stage.prefix + "never", 2_000)
-        await asyncio.sleep(20 if short else 60)
+        end_s = time.monotonic() + (20 if short else 60)
+        told = await stage.until_told({"alarm": "TimersDiskFull"}, 60)
+        await asyncio.sleep(max(end_s - time.monotonic(), 0))
         answers = [await asyncio.to_thread(worker.get, path) for path in ("/livez", "/metrics")]
         await asyncio.to_thread(balloon.unlink)
         await asyncio.sleep(10 if short else 30)
@@ -352,7 +372,7 @@ async def fill_disk(stage: Stage, load: Load, short: bool) -> str:
     finally:
         # The worker goes on in it until it ends.
         await _run("umount", "--lazy", str(worker.data_dir))
-    return ""
+    return told
 
 
 def _fill(file: Path) -> None:
@@ -373,7 +393,7 @@ def children_of(pid: int) -> list[int]:
 
 FAULTS = {
     "kill-leaders": Fault("three brokers: kill -9 of one after the other", kill_leaders, 13),
-    "restart-brokers": Fault("three brokers: rolling restart", restart_brokers, 2),
+    "restart-brokers": Fault("three brokers: rolling restart", restart_brokers, 2, alarms=_NONE),
     "freeze-60": Fault("three brokers: leader of `timer-sealed` frozen for 60 s", freeze(60), 15),
     "freeze-200": Fault(
         "three brokers: leader of `timer-sealed` frozen for 200 s, a worker restarted", freeze(200, restarts=True), 15
@@ -387,7 +407,12 @@ FAULTS = {
     "fill-disk": Fault("a worker's disk full for 60 s, then free", fill_disk, brokers=1),
     "hold-transaction": Fault("somebody's transaction open for 120 s", hold_transaction, brokers=1),
     "delete-topic": Fault(
-        "a callback topic deleted in the middle of a burst of 200,000", delete_topic, 2, late_s=2, brokers=1
+        "a callback topic deleted in the middle of a burst of 200,000",
+        delete_topic,
+        2,
+        late_s=2,
+        brokers=1,
+        alarms=_NONE,
     ),
     "step-clock": Fault(
         "three brokers whose clocks are 50 ms apart, an oscillator 2 s fast, a worker's clock an hour slow; a broker's "
@@ -398,25 +423,27 @@ FAULTS = {
     ),
     "worker-clock": Fault(
         "a worker's clock two hours fast",
-        keep_clocks("log", "s ahead of the brokers': nothing goes by it"),
+        keep_clocks({"log": "s ahead of the brokers': nothing goes by it", "alarm": "TimersTickDelay"}),
         1,
         late_s=2,
         brokers=1,
         millis=0.5,
         clocks=lambda folder: Clocks(folder, {1: 0.0}, {"worker-0": 7_200.0}),
+        alarms=_NONE,
     ),
     "oscillator-clock": Fault(
         "an oscillator's clock an hour fast",
-        keep_clocks("/readyz", "s ahead of the brokers'; no tick is emitted"),
+        keep_clocks({"/readyz": "s ahead of the brokers'; no tick is emitted", "alarm": "TimersClockDrift"}),
         1,
         late_s=2,
         brokers=1,
         millis=0.5,
         clocks=lambda folder: Clocks(folder, {1: 0.0}, {"oscillator-0": 3_600.0}),
+        alarms={"TimersOneOscillator"},
     ),
     "broker-clock": Fault(
         "three brokers: the clock of one an hour fast (late and silence are by the clocks of the brokers)",
-        keep_clocks("log", "the clock of broker 3 differs from the brokers' time"),
+        keep_clocks({"log": "the clock of broker 3 differs from the brokers' time"}),
         millis=0.5,
         clocks=lambda folder: Clocks(folder, {1: 0.0, 2: 0.0, 3: 3_600.0}, {}),
     ),
@@ -435,6 +462,8 @@ FAULTS = {
         "`timer-reply`, `timer-rejected`, `timer-schedule`, `timer-planned` and `oscillator` deleted and made anew",
         destroyed.make_own_topics_anew,
         brokers=1,
+        # It asks for callbacks on a topic that there is not.
+        alarms=_SLOW | {"TimersRejected"},
     ),
     "truncate": Fault("requests deleted that paused workers have not read", destroyed.truncate, brokers=1),
     "gap": Fault(
@@ -446,12 +475,19 @@ FAULTS = {
         "three brokers: unclean election of `timer-request`, then `log same`",
         destroyed.cut("timer-request"),
         cuttable="timer-request",
+        # Partitions of which nothing has fired that was lost go on by themselves.
+        alarms=_SLOW | {"TimersLogCut"},
     ),
     "cut-seals": Fault(
         "three brokers: unclean election of `timer-sealed`", destroyed.cut("timer-sealed"), cuttable="timer-sealed"
     ),
     "kill-process": Fault(
-        "kill -9 of one of two `--processes`, five times", kill_process, 2, brokers=1, options=[["--processes", "2"]]
+        "kill -9 of one of two `--processes`, five times",
+        kill_process,
+        2,
+        brokers=1,
+        options=[["--processes", "2"]],
+        alarms=_NONE,
     ),
     "kill-workers": Fault(
         "an hour of seconds and milliseconds, kill -9 of a worker each minute",

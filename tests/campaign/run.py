@@ -2,12 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from partable import PartableCluster
+from prometheus import Prometheus
 
 from campaign import topics
 from campaign.clocks import Clocks
@@ -35,11 +36,13 @@ class Outcome:
     Attributes:
         note: for the table.
         broken: a promise of the fault's own that did not hold; empty if all did.
+        alarms: those that have rung.
     """
 
     verdict: Verdict
     note: str = ""
     broken: str = ""
+    alarms: Sequence[str] = ()
 
     def problems(self) -> list[str]:
         """Return the broken promises."""
@@ -48,7 +51,7 @@ class Outcome:
 
     def document(self) -> dict[str, Any]:
         """Return all of it as JSON has it."""
-        return asdict(self.verdict) | {"note": self.note, "broken": self.broken}
+        return asdict(self.verdict) | {"note": self.note, "broken": self.broken, "alarms": [*self.alarms]}
 
 
 async def run(
@@ -61,6 +64,7 @@ async def run(
     seed: int,
     short: bool = False,
     clocks: Clocks | None = None,
+    prometheus: Prometheus | None = None,
 ) -> Outcome:
     """
     Run the service under load, break something, mend it, and judge the result.
@@ -74,8 +78,17 @@ async def run(
         seed: of the load.
         short: a fault of 20 s at most.
         clocks: of all processes; the brokers have theirs already.
+        prometheus: has the chart's alarms, and scrapes nothing yet; without it no alarm is looked at.
     """
-    async with Stage(kafka, prefix, folder, options=fault.options, clocks=clocks, cuttable=fault.cuttable) as stage:
+    async with Stage(
+        kafka,
+        prefix,
+        folder,
+        options=fault.options,
+        clocks=clocks,
+        cuttable=fault.cuttable,
+        prometheus=prometheus,
+    ) as stage:
         load = Load(kafka.bootstrap, prefix, stage.callbacks, stage.partitions, rate, seed, fault.millis)
         load.start()
         note = broken = ""
@@ -95,13 +108,16 @@ async def run(
                 note = f"{note}; {await fault.afterwards(stage)}"
             except AssertionError as error:
                 broken = broken or str(error)
+        rang = await prometheus.rang() if prometheus else set()
         lost = [process.name for process in stage.processes if "never retrieved" in process.log.read_text()]
     told = [broken] if broken else []
     if lost:
         told.append(f"exceptions that nobody has looked at, in the logs of {', '.join(lost)}")
+    if wrong := rang - fault.alarms - stage.awaited:
+        told.append(f"alarms rang that tell of something else: {', '.join(sorted(wrong))}")
     if not short:
         told += _too_slow(fault, verdict)
-    return Outcome(verdict, note, "; ".join(told))
+    return Outcome(verdict, note, "; ".join(told), sorted(rang))
 
 
 def _too_slow(fault: Fault, verdict: Verdict) -> list[str]:

@@ -14,6 +14,7 @@ from typing import Self
 
 from aiokafka.client import CoordinationType
 from partable import PartableCluster
+from prometheus import Prometheus
 
 from campaign import topics
 from campaign.clocks import Clocks
@@ -122,8 +123,10 @@ class Stage:
         cuttable: an own topic, named without the prefix, that has two replicas only, on the brokers 1 and 2, of which
             one that is behind may become leader.
         module: what is run as `kafka-timers`.
+        prometheus: scrapes all processes, once they are ready; without it no alarm is looked at.
 
     Attributes:
+        awaited: the alarms that have told of the fault, as they had to.
         former: the log of requests before it was destroyed, to be judged apart.
         left: requests that have left the log, and must fire all the same.
         answers: answers that were there before their topic was made anew.
@@ -140,8 +143,11 @@ class Stage:
         clocks: Clocks | None = None,
         cuttable: str = "",
         module: str = "kafka_timers",
+        prometheus: Prometheus | None = None,
     ) -> None:
         self._module = module
+        self._prometheus = prometheus
+        self.awaited: set[str] = set()
         self.former: Former | None = None
         self.left: list[Request] = []
         self.answers: list[Answer] = []
@@ -215,6 +221,12 @@ class Stage:
             await process.start()
         for process in self.workers:
             await process.until_ready()
+        self.watch()
+
+    def watch(self) -> None:
+        """Have Prometheus scrape all processes that there are now."""
+        if self._prometheus:
+            self._prometheus.scrape(*self.processes)
 
     async def command(self, *words: str, limit_s: float = 60) -> tuple[int, str]:
         """Run a command of `kafka-timers` on this instance; return its exit code and its output."""
@@ -237,20 +249,25 @@ class Stage:
         """
         Wait until each place has said its *words*: /readyz or the log of some process, or `status`.
 
+        The words of the place "alarm" are its name. Without a Prometheus they are not waited for.
+
         Returns:
-            After how many seconds each of them did, for the table.
+            After how many seconds each of them did, for the table; nothing if there was nothing to wait for.
 
         Raises:
             AssertionError: one of them did not within *limit_s*.
         """
+        words = {where: wanted for where, wanted in words.items() if where != "alarm" or self._prometheus}
+        alarm = words.get("alarm", "")
         begin_s, told_s = time.monotonic(), dict[str, float]()
         while len(told_s) < len(words) and time.monotonic() < begin_s + limit_s:
             answers = await asyncio.gather(*(asyncio.to_thread(one.get, "/readyz") for one in self.processes))
-            code, said = await self.command("status")
+            code, said = await self.command("status") if "status" in words else (0, "")
             texts = {
                 "/readyz": [body for status, body in answers if status == 503],
                 "status": [said] if code == 1 else [],
                 "log": [one.log.read_text() for one in self.processes],
+                "alarm": [alarm] if self._prometheus and alarm and await self._prometheus.tells(alarm) else [],
             }
             for where, wanted in words.items():
                 if any(wanted in text for text in texts[where]):
@@ -258,7 +275,8 @@ class Stage:
             await asyncio.sleep(0.5)
         told = ", ".join(f"{where} after {after_s:.0f} s" for where, after_s in told_s.items())
         assert len(told_s) == len(words), f"it was told by {told or 'nothing'} only"
-        return f"told by {told}"
+        self.awaited.add(alarm)
+        return f"told by {told}" if told else ""
 
     async def fired(self, topic: str, wanted: int, limit_s: float = 90) -> list[str]:
         """Return the requests of the callbacks on *topic*, as soon as there are so many as *wanted*, or time is up."""

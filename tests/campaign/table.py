@@ -29,6 +29,11 @@ too late. The client that makes the load waits 5 s for a silent broker, not 60 s
 **The check.** An oracle reads `timer-request` and computes from that topic alone which timers must fire and which
 answers must come. Callbacks and answers are read with librdkafka, `read_committed`.
 
+**Alarms.** A Prometheus scrapes all processes every 15 s, with the [alarms](operate.md#alarms) of the chart. Where a
+fault destroys something or sets it aside, its alarm has to ring within 30 s. One that waits for minutes before it rings
+has to begin to wait by then. No alarm may ring that tells of something else, and where nobody should notice a fault,
+none at all. Runs of before this was tested name no alarm.
+
 **One limit.** The test that takes away the only replica of a topic kills its broker between two seconds. If you kill
 such a broker in the middle of a transaction, Kafka 4.3.1 may double the records of this transaction on that topic
 ([why](operate.md#failures)).

@@ -1,77 +1,43 @@
 """A real Prometheus beside a running instance: the dashboard has data, and every alarm rings and falls silent."""
 
 import asyncio
-import json
 import os
-import shutil
 import signal
 import subprocess
 import time
-import urllib.parse
-import urllib.request
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
-import yaml
 from aiokafka import AIOKafkaProducer
 from brokers import delete_records, set_topic
 from devs import dev, dev_ports
+from prometheus import Prometheus, is_installed
 from service import Process, Service
-from test_dashboard import CHART, queries
+from test_dashboard import queries
 
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.lake_group import tell_closed
 from kafka_timers.core.wire import Copy, Future
-from kafka_timers.dev.broker import free_port
-from kafka_timers.dev.process import Child
 from kafka_timers.runtime.tasks import cancel
 
-pytestmark = pytest.mark.skipif(not shutil.which("prometheus"), reason="prometheus is missing")
+pytestmark = pytest.mark.skipif(not is_installed(), reason="prometheus is missing")
 LIMIT_S = 1_000
 FAKE_TIME = sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
 
 
-@dataclass
-class Prometheus:
-    """One that scrapes the addresses in the file *targets*, every two seconds."""
+async def until_ringing(prometheus: Prometheus, wanted: Collection[str]) -> None:
+    """Wait until each of *wanted* has rung; one that tells of a single event may have fallen silent by then."""
+    left = set(wanted)
+    await _until(left, lambda ringing: left.difference_update(ringing), prometheus)
 
-    url: str
-    targets: Path
 
-    def scrape(self, *processes: Process | int) -> None:
-        """Scrape these from now on, given as such or by their ports."""
-        ports = [each if isinstance(each, int) else each.port for each in processes]
-        told = [{"targets": [f"127.0.0.1:{port}" for port in ports]}]
-        # At once, since half a file would be read too.
-        new = self.targets.with_suffix(".new")
-        new.write_text(json.dumps(told))
-        new.rename(self.targets)
-
-    def get(self, path: str, **query: str) -> Any:
-        """Return the answer of the API."""
-        with urllib.request.urlopen(f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(query)}", timeout=10) as answer:
-            return json.load(answer)["data"]
-
-    async def value(self, query: str) -> list[Any]:
-        return (await asyncio.to_thread(self.get, "query", query=query))["result"]
-
-    async def ringing(self) -> set[str]:
-        alerts = (await asyncio.to_thread(self.get, "alerts"))["alerts"]
-        return {each["labels"]["alertname"] for each in alerts if each["state"] == "firing"}
-
-    async def until_ringing(self, wanted: Collection[str]) -> None:
-        """Wait until each of *wanted* has rung; one that tells of a single event may have fallen silent by then."""
-        left = set(wanted)
-        await _until(left, lambda ringing: left.difference_update(ringing), self)
-
-    async def until_silent(self, wanted: Collection[str]) -> None:
-        """Wait until none of *wanted* rings."""
-        left = set(wanted)
-        await _until(left, lambda ringing: left.intersection_update(ringing), self)
+async def until_silent(prometheus: Prometheus, wanted: Collection[str]) -> None:
+    """Wait until none of *wanted* rings."""
+    left = set(wanted)
+    await _until(left, lambda ringing: left.intersection_update(ringing), prometheus)
 
 
 async def _until(left: set[str], take: Callable[[set[str]], None], prometheus: Prometheus) -> None:
@@ -85,35 +51,8 @@ async def _until(left: set[str], take: Callable[[set[str]], None], prometheus: P
 
 @pytest.fixture
 async def prometheus(tmp_path: Path) -> AsyncIterator[Prometheus]:
-    port, targets = free_port(), tmp_path / "targets.json"
-    targets.write_text("[]")
-    config = {
-        "global": {"scrape_interval": "2s", "evaluation_interval": "1s"},
-        "rule_files": [str(CHART / "alarms.yaml")],
-        "scrape_configs": [
-            {"job_name": "kafka-timers", "file_sd_configs": [{"files": [str(targets)], "refresh_interval": "1s"}]}
-        ],
-    }
-    file = tmp_path / "prometheus.yaml"
-    file.write_text(yaml.safe_dump(config))
-    address = f"127.0.0.1:{port}"
-    where = [f"--storage.tsdb.path={tmp_path / 'tsdb'}", f"--web.listen-address={address}", "--log.level=warn"]
-    child = await Child.start(
-        "prometheus", ["prometheus", f"--config.file={file}", *where], tmp_path / "prometheus.log"
-    )
-    made = Prometheus(f"http://{address}", targets)
-    try:
-        for _ in range(300):
-            try:
-                await made.value("1")
-                break
-            except OSError:
-                assert child.returncode is None, child.last_words()
-                await asyncio.sleep(0.1)
-        yield made
-    finally:
-        child.kill()
-        await child.wait()
+    async with Prometheus.started(tmp_path / "prometheus", scrape_every_s=2) as started:
+        yield started
 
 
 async def stopped(process: Process) -> None:
@@ -271,14 +210,14 @@ async def test_every_alarm_rings_and_falls_silent(prometheus: Prometheus, tmp_pa
         with held(oscillators[1]):
             async with meanwhile(asks(service, "missing")):
                 await set_retention(service, 3_000_000)
-                await prometheus.until_ringing(wrong)
+                await until_ringing(prometheus, wrong)
         # Once Prometheus knows all workers, or it would not see that their counters grow.
         now_s = int(time.time())
         await ask(service, -5, copy=Copy(offset=0, appended=now_s - 4_000, decidedOffset=1, decided=now_s))
         await service.producer.send_and_wait(service.topics.oscillator, b"1", key=b"noon", partition=0)
         # A lake that is gone since.
         await tell_closed(Kafka(service.bootstrap), "", now_s, {})
-        await prometheus.until_ringing({"TimersTickRefused", "TimersPromoteBehind", "TimersPromoteStands"})
+        await until_ringing(prometheus, {"TimersTickRefused", "TimersPromoteBehind", "TimersPromoteStands"})
         await set_retention(service, -1)
         await stopped(cramped)
         await stopped(skewed)
@@ -287,37 +226,37 @@ async def test_every_alarm_rings_and_falls_silent(prometheus: Prometheus, tmp_pa
         # --- causes of late timers ---
         async with meanwhile(asks(service)):
             with held(*oscillators):
-                await prometheus.until_ringing({"TimersNoTick"})
+                await until_ringing(prometheus, {"TimersNoTick"})
                 async with meanwhile(ticks_late(service)), open_transaction(service, 3):
-                    await prometheus.until_ringing({"TimersTickDelay", "TimersLate", "TimersOverdue"})
-            await prometheus.until_ringing({"TimersPromoteSlow"})
+                    await until_ringing(prometheus, {"TimersTickDelay", "TimersLate", "TimersOverdue"})
+            await until_ringing(prometheus, {"TimersPromoteSlow"})
             async with meanwhile(slowed(own_worker, far.child.pid)), meanwhile(asks_for_much(service, 2)):
-                await prometheus.until_ringing({"TimersIngestLag"})
-            await prometheus.until_silent({"TimersIngestLag", "TimersPartitionNotSealed"})
+                await until_ringing(prometheus, {"TimersIngestLag"})
+            await until_silent(prometheus, {"TimersIngestLag", "TimersPartitionNotSealed"})
             await set_seals(service, max_bytes=100)
-            await prometheus.until_ringing({"TimersPartitionNotSealed", "TimersPartitionFails", "TimersPartitionDown"})
+            await until_ringing(prometheus, {"TimersPartitionNotSealed", "TimersPartitionFails", "TimersPartitionDown"})
             await set_seals(service, max_bytes=1 << 20)
             # A record that leaves the log before it was read is lost, and the alarm rings until the next takeover.
-            await prometheus.until_silent({"TimersPartitionNotSealed", "TimersPartitionDown"})
+            await until_silent(prometheus, {"TimersPartitionNotSealed", "TimersPartitionDown"})
 
         # --- losses, and processes that are gone ---
         await service.requests(int(time.time()) + 60, map(str, range(33_000)), partition=0)
         end = await service.request(int(time.time()) + 60, Future(callBackTopic=service.callbacks), 0)
         await delete_records(service.bootstrap, service.topics.requests, 0, int(end.removeprefix("0:")))
-        await prometheus.until_ringing({"TimersLost"})
-        await prometheus.until_silent({"TimersLost"})
+        await until_ringing(prometheus, {"TimersLost"})
+        await until_silent(prometheus, {"TimersLost"})
 
         # A process that is thought to live for a minute more is not replaced before.
         long_lived = await service.worker(*group, "--session-timeout-s", "60")
         prometheus.scrape(*watched, far, long_lived)
         await asyncio.sleep(5)
         await stopped(long_lived)
-        await prometheus.until_ringing({"TimersPartitionUnowned"})
-        await prometheus.until_silent({"TimersPartitionUnowned"})
+        await until_ringing(prometheus, {"TimersPartitionUnowned"})
+        await until_silent(prometheus, {"TimersPartitionUnowned"})
         await stopped(far)
         with held(own_worker):
-            await prometheus.until_ringing({"TimersNoWorker"})
+            await until_ringing(prometheus, {"TimersNoWorker"})
 
         # The rates of a quarter of an hour know of all that.
         rules = (await asyncio.to_thread(prometheus.get, "rules"))["groups"][0]["rules"]
-        await prometheus.until_silent({each["name"] for each in rules})
+        await until_silent(prometheus, {each["name"] for each in rules})
