@@ -30,6 +30,12 @@ class Metrics:
 
         self.last_tick = gauge("last_tick_seconds", "last second that every partition has, in UNIX seconds")
         self.clock_offset = gauge("clock_offset_seconds", "this host's clock less the brokers' time")
+        self.broker_clock = Gauge(
+            f"{PREFIX}_broker_clock_offset_seconds",
+            "the clock of each broker that has ticks less the brokers' time",
+            ("broker",),
+            registry=registry,
+        )
         self.delay = Histogram(
             f"{PREFIX}_tick_delay_seconds",
             "append time less second of each tick that this replica emitted",
@@ -55,7 +61,7 @@ class Health:
     def __init__(self, clock: Clock, broker_time: BrokersTime, metrics: Metrics, max_clock_skew_s: float) -> None:
         self._clock, self._broker_time = clock, broker_time
         self._max_clock_skew_s = max_clock_skew_s
-        self._last_tick = metrics.last_tick
+        self._last_tick, self._broker_clock = metrics.last_tick, metrics.broker_clock
         self._troubles: dict[int | None, str] = {}
         self._held = False
         self._wrong = frozenset[int]()
@@ -98,6 +104,10 @@ class Health:
     def must_keep_silent(self) -> bool:
         """Tell whether the clocks of host and brokers differ by more than they may."""
         off_s = self._broker_time.off_s(self._clock.elapsed_s())
+        # Brokers come and go.
+        self._broker_clock.clear()
+        for broker, each_s in off_s.items():
+            self._broker_clock.labels(broker).set(each_s)
         wrong = frozenset(broker for broker, each_s in off_s.items() if abs(each_s) > self._max_clock_skew_s)
         for broker in wrong - self._wrong:
             log.error("the clock of broker %d differs from the brokers' time by %.1f s", broker, off_s[broker])

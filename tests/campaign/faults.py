@@ -443,7 +443,7 @@ FAULTS = {
     ),
     "broker-clock": Fault(
         "three brokers: the clock of one an hour fast (late and silence are by the clocks of the brokers)",
-        keep_clocks({"log": "the clock of broker 3 differs from the brokers' time"}),
+        keep_clocks({"log": "the clock of broker 3 differs from the brokers' time", "alarm": "TimersBrokerClock"}),
         millis=0.5,
         clocks=lambda folder: Clocks(folder, {1: 0.0, 2: 0.0, 3: 3_600.0}, {}),
     ),

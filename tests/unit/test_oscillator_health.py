@@ -70,6 +70,22 @@ async def test_clocks_that_disagree_are_said_with_figure_and_direction(
     assert health.live() == []
 
 
+async def test_a_broker_whose_clock_differs_is_shown_with_the_others_for_an_hour_after_its_last_tick(
+    health: Health, clock: ManualClock, broker_time: BrokersTime, registry: CollectorRegistry
+) -> None:
+    def shown() -> list[float | None]:
+        name = "kafka_timers_oscillator_broker_clock_offset_seconds"
+        return [registry.get_sample_value(name, {"broker": str(broker)}) for broker in (1, 2, 3)]
+
+    for broker, off_s in ((1, 0.0), (2, 0.0), (3, 3600.0)):
+        broker_time.of(broker).heard(clock.elapsed_s(), clock.wall_s() + off_s)
+    health.must_keep_silent()
+    assert shown() == [0, 0, 3600]
+    await clock.advance(3_601)
+    health.must_keep_silent()
+    assert shown() == [None, None, None]
+
+
 async def test_a_loop_that_does_not_turn_is_not_alive(health: Health, clock: ManualClock) -> None:
     await clock.advance(59.0)
     assert health.live() == []
