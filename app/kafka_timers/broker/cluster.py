@@ -426,9 +426,8 @@ class Cluster:
 
     def _opening(self, key: tuple[_Address, str]) -> "asyncio.Task[AIOKafkaConnection]":
         opening = self._connections.get(key)
-        if opening and opening.done():
-            if _has_failed(opening) or not opening.result().connected():
-                opening = None
+        if opening and opening.done() and (_has_failed(opening) or not opening.result().connected()):
+            opening = None
         if opening is None:
             (host, port), _ = key
             opening = self._connections[key] = asyncio.create_task(dial(host, port, **self._options))
