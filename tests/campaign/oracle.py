@@ -176,17 +176,20 @@ def expected(requests: Iterable[Request]) -> Expected:
             continue
         before = last.get(future.timerId)
         outcome: int = Reply.UNKNOWN
+        is_forgotten = False
         if before is not None:
             in_time = request.appended_ms < before.asked_ms
             if in_time:
                 outcome = Reply.CANCELLED if future.cancel else Reply.MOVED
                 told.withdrawn[before.name] = request.name
-            elif request.appended_ms < before.second * 1000 + _KNOWN_FOR_MS:
+            else:
                 outcome = Reply.TOO_LATE
+                # Until it has fired it is known all the same, as where a clock is an hour ahead.
+                is_forgotten = request.appended_ms >= before.second * 1000 + _KNOWN_FOR_MS
         elif future.cancel and future.timerId in cancelled_by:
             outcome = Reply.CANCELLED
         if future.replyTopic:
-            told.outcomes[request.name] = {outcome}
+            told.outcomes[request.name] = {outcome, Reply.UNKNOWN} if is_forgotten else {outcome}
         if not future.cancel:
             last[future.timerId] = request
             cancelled_by.pop(future.timerId, None)
