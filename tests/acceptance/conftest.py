@@ -43,10 +43,15 @@ async def cluster(shared_cluster: PartableCluster) -> AsyncIterator[PartableClus
 
 @pytest.fixture(scope="module")
 async def plain_service(needs_java: None, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Service]:
-    """A service whose topics have the names that docs and examples have, on a broker of its own; it ticks and fires."""
+    """
+    A service whose topics have the names that docs and examples have, on a broker of its own; it ticks and fires.
+
+    As with `kafka-timers dev`, plain records on the topic `timers` ask for timers.
+    """
     folder = tmp_path_factory.mktemp("plain")
     async with EmbeddedKafka(folder / "kafka") as kafka, Service(kafka.bootstrap, "", folder) as opened:
         await make_topic(kafka.bootstrap, "callbacks-dead")
+        await make_topic(kafka.bootstrap, "timers", opened.partitions, {"message.timestamp.type": "LogAppendTime"})
         await opened.start("oscillator")
-        await opened.firing()
+        await opened.firing("--door", "headers=timers")
         yield opened
