@@ -32,7 +32,9 @@ from kafka_timers.dev.jars import KAFKA_VERSION, cache_folder, caches
 from kafka_timers.settings import WorkerSettings
 
 ROOT = Path(__file__).parents[2]
-PROGRAMS, SENDERS = ((ROOT / page).read_text() for page in ("docs/migrate-code.md", "docs/migrate.md"))
+PROGRAMS, SENDERS, README = (
+    (ROOT / page).read_text() for page in ("docs/migrate-code.md", "docs/migrate.md", "README.md")
+)
 _MAVEN = "https://repo1.maven.org/maven2/org/apache/kafka"
 _QUICK = "-XX:TieredStopAtLevel=1"
 # Long enough for a JVM that starts on a busy machine to cancel in time.
@@ -206,6 +208,15 @@ async def asks_and_cancels(service: Service, ask: str, cancel: str, folder: Path
     assert (timer.topic, timer.value) == ("callbacks", b"pay now")
     await sent(service, cancel, folder)
     assert await pending(service, "pay-7", waits=False) is None
+
+
+async def test_the_record_of_the_readme_fires(plain_service: Service, tmp_path: Path) -> None:
+    if not shutil.which("kcat"):
+        program_in(tmp_path, "kcat", _KCAT)
+    [command] = commands(README, "kcat")
+    assert command == commands(SENDERS, "kcat")[0]
+    await sent(plain_service, command.replace("30s", "1s"), tmp_path)
+    await fired(plain_service, None, b"pay now")
 
 
 @pytest.mark.chaos  # the first time, it fetches Connect, 33 MB

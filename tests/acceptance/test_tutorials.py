@@ -124,10 +124,7 @@ async def test_the_code_and_the_commands_of_the_readme_show_a_callback_in_its_se
     [code] = blocks("python")
     assert WorkerSettings.bootstrap in code
     async with start("-c", code.replace(WorkerSettings.bootstrap, plain_service.bootstrap)) as asked:
-        told = await output(asked)
-    second, callback = re.fullmatch(r"fires at second (\d+)\n(.*)\n", told).groups()
-    assert callback.startswith("b'order-7' b'pay now' (")
-    assert f"('timer-expiry', b'{second}')" in callback
+        assert await output(asked) == "CANCELLED\n"
 
     program = ("-m", "kafka_timers")
     async with start(*program, *shown("kafka-timers watch callbacks"), "--count", "1") as watching:

@@ -26,8 +26,11 @@ PAGES = [
     *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")),
     *sorted(ROOT.glob("docs/*.md")),
 ]
-OPERATE, WIRE, README, MIGRATE, DESIGN = (
-    ROOT / name for name in ("docs/operate.md", "docs/wire.md", "README.md", "docs/migrate.md", "docs/design.md")
+OPERATE, WIRE, README, MIGRATE, DESIGN, FAULTS = (
+    ROOT / name
+    for name in (
+        *("docs/operate.md", "docs/wire.md", "README.md", "docs/migrate.md", "docs/design.md", "docs/faults.md"),
+    )
 )
 
 WORKER, OWNER, OSCILLATOR = (
@@ -206,6 +209,20 @@ def test_newcomers_find_every_target_of_make() -> None:
     assert re.findall(r"^make .*$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE) == ["make test", "make lint"]
 
 
+def test_the_readme_is_read_in_three_minutes() -> None:
+    assert len(README.read_text().split()) <= 900
+
+
+def test_the_readme_tells_no_more_timers_under_faults_than_the_page_of_faults_has() -> None:
+    told = re.search(r"\| ([\d.]+) million, (\d+) runs \|", README.read_text())
+    assert told is not None
+    rows = re.findall(r"^\| [^|]+ \| (\d+) \| [\d,]+ \| ([\d,]+) \| (.*)$", FAULTS.read_text(), re.MULTILINE)
+    assert int(told[2]) <= sum(int(runs) for runs, *_ in rows)
+    assert float(told[1]) * 1e6 <= sum(int(timers.replace(",", "")) for _, timers, _ in rows)
+    # Missing, doubled, early.
+    assert {tuple(rest.split(" | ")[:3]) for *_, rest in rows} == {("0", "0", "0")}
+
+
 def test_ci_runs_under_each_python_that_the_package_promises() -> None:
     classifiers = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', (ROOT / "pyproject.toml").read_text())
     workflow = ROOT / ".github/workflows/ci.yml"
@@ -238,7 +255,8 @@ def test_newcomers_find_every_folder() -> None:
     if not listed:
         pytest.skip("not a git checkout")
     folders = {path.partition("/")[0] for path in listed if "/" in path}
-    assert folders == set(re.findall(r"^\| `([^/]+)/` \|", README.read_text(), re.MULTILINE))
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    assert folders == set(re.findall(r"^\| `([^/]+)/` \|", page, re.MULTILINE))
 
 
 def test_generated_code_is_the_same_as_make_proto_makes(tmp_path: Path) -> None:
