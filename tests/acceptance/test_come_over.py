@@ -2,7 +2,7 @@
 The programs of docs/migrate-code.md and the senders of docs/migrate.md run as they stand, on a service as `make run`
 starts it; addresses and times to wait are others.
 
-kcat is a stand-in where there is none. What Kafka's cache lacks comes from Maven Central once.
+kcat is a stand-in where there is none. Jars that the broker does not need are fetched once.
 """
 
 import asyncio
@@ -11,8 +11,6 @@ import re
 import shlex
 import shutil
 import sys
-import urllib.error
-import urllib.request
 from asyncio.subprocess import Process
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -20,6 +18,7 @@ from pathlib import Path
 import pytest
 from brokers import make_topic
 from confluent_kafka import Producer
+from jgo.maven import MavenContext, PythonResolver
 from patience import LIMIT_S
 from programs import running
 from service import Service
@@ -35,7 +34,6 @@ ROOT = Path(__file__).parents[2]
 PROGRAMS, SENDERS, README = (
     (ROOT / page).read_text() for page in ("docs/migrate-code.md", "docs/migrate.md", "README.md")
 )
-_MAVEN = "https://repo1.maven.org/maven2/org/apache/kafka"
 _QUICK = "-XX:TieredStopAtLevel=1"
 # Long enough for a JVM that starts on a busy machine to cancel in time.
 _WAIT_S = 15
@@ -80,19 +78,13 @@ def saved(file: str, service: Service, folder: Path, **replaced: str) -> Path:
 
 
 def jar_of(artifact: str) -> Path:
-    """Return a jar of Kafka's that the cache lacks; skip where it cannot be had."""
-    jar = caches() / f"kafka-{KAFKA_VERSION}-more" / f"{artifact}-{KAFKA_VERSION}.jar"
-    if not jar.exists():
-        try:
-            with urllib.request.urlopen(f"{_MAVEN}/{artifact}/{KAFKA_VERSION}/{jar.name}", timeout=LIMIT_S) as answer:
-                content = answer.read()
-        except (OSError, urllib.error.URLError):
-            pytest.skip(f"{jar.name} cannot be had")
-        jar.parent.mkdir(parents=True, exist_ok=True)
-        whole = jar.with_suffix(f".{os.getpid()}")
-        whole.write_bytes(content)
-        whole.rename(jar)
-    return jar
+    """Return a jar of Kafka's that is not in the cache of the broker; skip where it cannot be had."""
+    maven = MavenContext(PythonResolver(), repo_cache=caches() / "m2", timeout=LIMIT_S)
+    try:
+        found = maven.project("org.apache.kafka", artifact).at_version(KAFKA_VERSION).artifact().resolve()
+    except (OSError, RuntimeError) as error:
+        pytest.skip(f"{artifact} cannot be had: {error}")
+    return Path(found)
 
 
 async def compiled(source: Path, service: Service, *more: Path) -> AbstractAsyncContextManager[Process]:
