@@ -169,6 +169,31 @@ async def test_where_a_lake_has_what_waits_long_nothing_is_to_be_repeated(trimme
     assert trimmed.swept == []
 
 
+async def test_partitions_may_come_and_go_while_brokers_answer(
+    trimmed: Trimmed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bounds = trimmed.log.bounds
+    end, since = bounds.end, bounds.since
+
+    async def moved(number: int) -> int:
+        trimmed.owners.pop(1, None)
+        return await end(number)
+
+    async def moved_back(number: int, moment_ms: int) -> int | None:
+        trimmed.seal(1, 10)
+        return await since(number, moment_ms)
+
+    monkeypatch.setattr(bounds, "end", moved)
+    monkeypatch.setattr(bounds, "since", moved_back)
+    trimmer = trimmed.trimmer()
+    await trimmer.look()
+    value = trimmed.metrics.registry.get_sample_value
+    needed = [value("kafka_timers_request_log_needed_seconds", {"partition": str(number)}) for number in (0, 1)]
+    assert [each is not None for each in needed] == [True, False]
+    await trimmer.sweep()
+    assert [number for number, _ in trimmed.swept] == [0]
+
+
 async def test_the_age_of_what_is_needed_is_shown(trimmed: Trimmed) -> None:
     await trimmed.clock.advance(100)
     await trimmed.trimmer().look()

@@ -98,14 +98,16 @@ class Trimmer:
             KafkaError: no leader has answered, or one has refused.
         """
         log, now_s = self._ports.log, self._ports.clock.wall_s()
-        for number, owner in self._owners().items():
+        # Partitions come and go while brokers answer.
+        for number, owner in [*self._owners().items()]:
             first = owner.sealed[1] if owner.sealed else 0
             needed_s, end = 0.0, await log.bounds.end(number)
             async for records in log.pages(number, first, end, skips_deleted=True):
                 if records:
                     needed_s = now_s - records[0].timestamp / 1000
                     break
-            self._ports.metrics.log_needed.labels(number).set(max(needed_s, 0.0))
+            if number in self._owners():
+                self._ports.metrics.log_needed.labels(number).set(max(needed_s, 0.0))
 
     async def sweep(self) -> None:
         """
@@ -118,10 +120,11 @@ class Trimmer:
             # What waits long has a lake, and nobody sweeps.
             return
         bounds, moment_ms = self._ports.bounds, int((self._ports.clock.wall_s() - self._keep_s / 2) * 1000)
-        starts = await bounds.starts([*self._owners()])
-        for number, owner in self._owners().items():
+        owners = dict(self._owners())
+        starts = await bounds.starts([*owners])
+        for number, owner in owners.items():
             below = await bounds.since(number, moment_ms)
-            owner.sweep(max(await bounds.watermark(number) if below is None else below, starts.get(number, 0)))
+            owner.sweep(max(await bounds.watermark(number) if below is None else below, starts[number]))
 
     async def trim(self) -> None:
         """
