@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import yaml
 
 from kafka_timers.dev.broker import free_port
-from kafka_timers.dev.process import Child
+from kafka_timers.runtime.child import Child
 
 __all__ = ["Prometheus", "is_installed"]
 

@@ -25,7 +25,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from kafka_timers.dev.process import Child
+from kafka_timers.runtime.child import Child
 
 # Not for a process of the service, or heavy.
 _LEFT_OUT = ("dev", "faust", "lake", "testing")

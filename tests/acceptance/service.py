@@ -31,7 +31,7 @@ from kafka_timers.broker.seals import last_seals
 from kafka_timers.core.routing import partition_of
 from kafka_timers.core.wire import Future, Sealed, Topics, last_second_of
 from kafka_timers.dev.broker import free_port
-from kafka_timers.dev.process import Child
+from kafka_timers.runtime.child import Child
 
 
 @dataclass

@@ -18,7 +18,7 @@ from programs import running
 from service import Service
 
 from kafka_timers.dev.broker import free_port
-from kafka_timers.dev.process import Child
+from kafka_timers.runtime.child import Child
 
 SOURCE = Path(__file__).parent / "etf1"
 # It compiles librdkafka's binding, once.

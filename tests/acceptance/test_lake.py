@@ -25,12 +25,12 @@ from service import Process, Service, take
 from kafka_timers.clock import HostClock
 from kafka_timers.core.routing import partition_of
 from kafka_timers.core.wire import EXPIRY_HEADER, REQUEST_HEADER, Future
-from kafka_timers.dev.process import Child
 from kafka_timers.lake import promote as lake_promote
 from kafka_timers.lake.audit import Audit, audit
 from kafka_timers.lake.copies import copies_of
 from kafka_timers.lake.land import land_once
 from kafka_timers.lake.promote import Promoter
+from kafka_timers.runtime.child import Child
 from kafka_timers.settings import LakeSettings
 
 HORIZON_S, BUCKET_S = 3_600, 600

@@ -23,7 +23,7 @@ from kafka_timers.broker.bounds import LogBounds
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.dev.broker import EmbeddedKafka, free_port
-from kafka_timers.dev.process import Child
+from kafka_timers.runtime.child import Child
 from kafka_timers.worker.sender import transactional_ids
 
 __all__ = ["Former", "Process", "Stage"]

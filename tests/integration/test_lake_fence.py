@@ -14,11 +14,11 @@ from test_lake_land import Lake, lake, start, told, until
 
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.dev.broker import free_port
-from kafka_timers.dev.process import Child
 from kafka_timers.errors import BrokerError
 from kafka_timers.lake import tables
 from kafka_timers.lake.fence import Fence
 from kafka_timers.lake.schema import REQUESTS, Table
+from kafka_timers.runtime.child import Child
 
 __all__ = ["lake"]
 

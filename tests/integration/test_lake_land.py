@@ -27,13 +27,13 @@ from kafka_timers.broker.connection import Kafka
 from kafka_timers.core.routing import partition_of
 from kafka_timers.core.wire import FORMAT, KEPT_KEY, Copy, Future, Kept, Sealed, Topics
 from kafka_timers.dev.broker import free_port
-from kafka_timers.dev.process import Child
 from kafka_timers.errors import BrokerError, LakeError
 from kafka_timers.lake import tables
 from kafka_timers.lake.job_metrics import LakeMetrics
 from kafka_timers.lake.land import land, land_once
 from kafka_timers.lake.schema import REJECTED, REQUESTS, SEALS
 from kafka_timers.lake.tables import name_of, read, read_positions, root_of
+from kafka_timers.runtime.child import Child
 from kafka_timers.settings import LakeSettings
 
 PARTITIONS = 2

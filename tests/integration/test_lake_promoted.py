@@ -33,13 +33,13 @@ from kafka_timers.client.request import partition_of
 from kafka_timers.clock import HostClock
 from kafka_timers.core.wire import Condition, Copy, Future
 from kafka_timers.dev.broker import free_port
-from kafka_timers.dev.process import Child
 from kafka_timers.errors import BrokerError, LakeError
 from kafka_timers.lake import promote
 from kafka_timers.lake.job_metrics import LakeMetrics
 from kafka_timers.lake.land import land_once
 from kafka_timers.lake.live import publish
 from kafka_timers.lake.promote import Promoter
+from kafka_timers.runtime.child import Child
 from kafka_timers.settings import LakeSettings
 
 

@@ -22,8 +22,8 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
 from kafka_timers.dev import jars, java
-from kafka_timers.dev.process import Child
 from kafka_timers.errors import KafkaSetupError
+from kafka_timers.runtime.child import Child
 
 HOST = "127.0.0.1"
 

@@ -26,9 +26,9 @@ from kafka_timers.core.wire import instance_name
 from kafka_timers.dev import jars, java
 from kafka_timers.dev.broker import EmbeddedKafka, refuse_taken_port
 from kafka_timers.dev.dev_settings import DevSettings
-from kafka_timers.dev.process import Child
 from kafka_timers.dev.three_brokers import EmbeddedCluster
 from kafka_timers.errors import SettingsError, TopicsError
+from kafka_timers.runtime.child import Child
 from kafka_timers.runtime.tasks import stop_asked
 from kafka_timers.settings import WorkerSettings
 

@@ -13,7 +13,7 @@ import pytest
 from patience import LIMIT_S
 
 from kafka_timers.dev import broker
-from kafka_timers.dev.process import Child
+from kafka_timers.runtime.child import Child
 
 # Says that it is up and then waits for a signal; SIGTERM ends it well.
 PATIENT = "import signal; signal.signal(signal.SIGTERM, lambda *_: exit(0)); print('up', flush=True); signal.pause()"
@@ -87,7 +87,7 @@ async def test_a_child_dies_with_a_parent_that_is_killed(tmp_path: Path) -> None
     parent_code = f"""
 import asyncio, sys
 from pathlib import Path
-from kafka_timers.dev.process import Child
+from kafka_timers.runtime.child import Child
 
 async def main():
     child = await Child.start("child", [sys.executable, "-c", {STUBBORN!r}], Path({str(tmp_path / "log")!r}))

@@ -1,11 +1,11 @@
-"""Child processes of `kafka-timers dev` and of the tests. Each has a log and a gentle end, and none is left behind."""
+"""Child processes of `serve`, `dev` and the tests. Each has a gentle end, and none is left behind."""
 
 import asyncio
-import contextlib
 import os
 import signal
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Self
 
@@ -19,26 +19,30 @@ class Child:
     A running child process.
 
     On Linux it ends with this process, even if this process is killed. A Ctrl-C in the terminal does not reach it, so
-    this process can end its children in the right order. Its output is appended to the file `log`.
+    this process can end its children in the right order. Its output is appended to the file `log`; if that is None, it
+    is part of this process's.
     """
 
-    def __init__(self, name: str, process: asyncio.subprocess.Process, log: Path, log_start: int) -> None:
+    def __init__(self, name: str, process: asyncio.subprocess.Process, log: Path | None, log_start: int) -> None:
         self.name = name
         self.log = log
         self._process = process
         self._log_start = log_start
 
     @classmethod
-    async def start(cls, name: str, command: Sequence[str], log: Path, env: Mapping[str, str] = os.environ) -> Self:
+    async def start(
+        cls, name: str, command: Sequence[str], log: Path | None, env: Mapping[str, str] = os.environ
+    ) -> Self:
         """
         Start *command* and return at once.
 
         Raises:
             OSError: the log cannot be written.
         """
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("ab") as output:
-            log_start = output.tell()
+        if log:
+            log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") if log else nullcontext() as output:
+            log_start = output.tell() if output else 0
             process = await asyncio.create_subprocess_exec(
                 *die_with_us(*command),
                 stdin=asyncio.subprocess.DEVNULL,
@@ -92,6 +96,8 @@ class Child:
 
     def last_words(self) -> str:
         """Return a sentence with the path of the log and the last lines that this run wrote to it."""
+        if self.log is None:
+            return "its last lines are above"
         with self.log.open("rb") as log:
             log.seek(self._log_start)
             lines = b"".join(deque(log, _LOG_LINES)).decode(errors="replace").rstrip()
@@ -101,5 +107,5 @@ class Child:
         # The method of asyncio's process collects the exit code of one that has just ended, before Python 3.13, and
         # whatever waits for the code gets 255 (CPython's issue 87744).
         if self.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
+            with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
