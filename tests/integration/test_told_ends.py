@@ -53,7 +53,7 @@ STARTED = {
     "dev/three_brokers.py": 2,
     "kafka_timers_oscillator/main.py": 1,
     "planner/schedule_log.py": 4,
-    "processes/supervisor.py": 4,
+    "processes/supervisor.py": 5,
     "processes/worker.py": 3,
     "runtime/log_reader.py": 1,
     "runtime/shared_topic.py": 2,

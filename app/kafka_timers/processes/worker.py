@@ -39,8 +39,8 @@ from kafka_timers.core.wire import FORMAT, Topics, number_in
 from kafka_timers.errors import BrokerError, SettingsError, WorkerError
 from kafka_timers.planner.plan_metrics import PlannerMetrics
 from kafka_timers.planner.planner import SchedulePlanner
+from kafka_timers.processes.kept_worker import keep_member_id, run_all
 from kafka_timers.processes.start import connected, find_out, tried
-from kafka_timers.processes.supervisor import keep_member_id, run_all
 from kafka_timers.runtime.log_reader import LogReader
 from kafka_timers.runtime.metrics import WorkerMetrics
 from kafka_timers.runtime.outlet import Outlet
