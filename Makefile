@@ -24,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: $(RUNNABLE) java ## Start a Kafka, two oscillators and a worker here; Ctrl-C ends all of it
+run: $(RUNNABLE) java ## Start a Kafka, an oscillator and a worker here; Ctrl-C ends all of it
 	@$(BIN)/kafka-timers dev
 
 # The inner loop: seconds, and no Java. What is random lives through a hundred histories instead of thousands.

@@ -65,6 +65,12 @@ def setting(
     return dataclasses.field(default=default, metadata={"help": help, "if_empty": if_empty, "why": why, **declared})
 
 
+def as_in(settings: type, name: str) -> Any:
+    """Return the field *name* of *settings*, to be a field of other settings too."""
+    field = next(field for field in dataclasses.fields(settings) if field.name == name)
+    return dataclasses.field(default=field.default, metadata=field.metadata)
+
+
 def _session_timeout(others: str) -> Any:
     return setting(
         6.0,

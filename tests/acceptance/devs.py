@@ -24,7 +24,7 @@ class Dev:
     Attributes:
         process: the command itself.
         ports: as `dev_ports` gives them.
-        children: the ids of its processes: Kafka, the two oscillators, the worker, the console.
+        children: the ids of its processes: Kafka, the oscillator, the worker, the console.
         hints: the commands that it prints to try next, as words, by purpose.
     """
 
@@ -53,18 +53,18 @@ def children_of(pid: int) -> list[int]:
 
 
 def dev_ports(brokers: int = 1) -> list[int]:
-    """Return ports for Kafka, worker, two oscillators, questions, console, lake; then of Kafka's other brokers."""
-    oscillator = free_port()
+    """Return ports for Kafka, worker, oscillator, all, questions, console, lake; then of Kafka's other brokers."""
+    metrics = free_port()
     kafka = free_port()
     others = [free_port(), free_port(), free_port(), *range(kafka + 1, kafka + brokers)]
-    return [kafka, free_port(), oscillator, oscillator + 1, *others]
+    return [kafka, metrics + 2, metrics + 1, metrics, *others]
 
 
 @asynccontextmanager
 async def dev(folder: Path, ports: list[int], *more: str) -> AsyncIterator[Dev]:
     """Run the command in *folder* until it prints the commands to try next; its end is left to the test, or forced."""
-    kafka, worker, oscillator, _, queries, console, lake = ports[:7]
-    options = ["--port", str(kafka), "--worker-port", str(worker), "--oscillator-port", str(oscillator)]
+    kafka, _, _, metrics, queries, console, lake = ports[:7]
+    options = ["--port", str(kafka), "--metrics-port", str(metrics)]
     options += ["--query-port", str(queries), "--console-port", str(console), "--lake-port", str(lake)]
     process = await asyncio.create_subprocess_exec(
         *die_with_us(*PROGRAM, "dev", *options, *more),

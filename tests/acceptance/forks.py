@@ -28,7 +28,7 @@ from typing import Any
 from kafka_timers.runtime.child import Child
 
 # Not for a process of the service, or heavy.
-_LEFT_OUT = ("dev", "faust", "lake", "testing")
+_LEFT_OUT = ("dev", "faust", "lake", "serve", "testing")
 
 
 class Forked:

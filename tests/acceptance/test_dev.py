@@ -46,7 +46,7 @@ async def test_a_timer_fires_before_and_after_everything_was_ended(tmp_path: Pat
         assert [worker["url"] for worker in told["workers"]] == [f"http://127.0.0.1:{ports[1]}"]
         assert [row["partition"] for row in rows] == [0, 1, 2, 3]
         assert all(row["owner"] == f"http://127.0.0.1:{ports[1]}" for row in rows)
-        assert len(first.children) == 5
+        assert len(first.children) == 4
         async with aiohttp.ClientSession() as session, session.get(first.hints["look and try"][0]) as page:
             assert (page.status, "<title>kafka-timers</title>" in await page.text()) == (200, True)
         # The worker is to be ended by then, also on a busy machine.
@@ -96,7 +96,7 @@ async def test_a_timer_goes_to_the_lake_and_comes_back(tmp_path: Path) -> None:
                 while await asyncio.to_thread(shown, port, f"kafka_timers_lake_{name}") < least:  # noqa: ASYNC110
                     await asyncio.sleep(0.2)
         assert callback["lateness_ms"] >= 0
-        assert len(running.children) == 6
+        assert len(running.children) == 5
         await running.end()
         assert running.process.returncode == 0
         assert_gone(running)
@@ -116,7 +116,7 @@ async def test_timers_fire_on_three_brokers_when_one_is_killed_and_after_all_wer
     ports = dev_ports(brokers=3)
     async with dev(tmp_path, ports, "--brokers", "3") as first:
         send, watch = (first.hints[name][1:] for name in ("send a timer", "watch callbacks"))
-        assert len(first.children) == 7
+        assert len(first.children) == 6
         [victim] = [pid for pid in first.children if "broker-1/server.properties" in command_of(pid)]
         os.kill(victim, signal.SIGKILL)
         assert (await seen_after(send, watch, seconds=2))["value"] == "hello"

@@ -92,6 +92,7 @@ CALLS = {
     "schedule show": Call("some-id", "schedules"),
     "schedule skip": Call("some-id", "schedules"),
     "send": Call("--in 3s --topic callbacks"),
+    "serve": Call("--port {port}", "serve", None, f"no Kafka answers at {NOBODY}"),
     "status": Call(),
     "topics check": Call(),
     "topics create": Call(),
@@ -106,7 +107,8 @@ WORKING = {
     "oscillator": {"cli", "oscillator"},
     "console": {"schedules", "cli", "console"},
     "worker": {"schedules", "cli", "oscillator", "worker"},
-    "dev": {"schedules", "cli", "oscillator", "console", "worker", "dev"},
+    "serve": {"schedules", "cli", "oscillator", "console", "worker", "serve"},
+    "dev": {"schedules", "cli", "oscillator", "console", "worker", "serve", "dev"},
     "lake": {"lake"},
 }
 DEVELOPERS = {"test", "test-deploy"}
@@ -120,6 +122,7 @@ PACKAGES = {
     "console": ["kafka_timers.console"],
     "schedules": ["kafka_timers.client"],
     "worker": ["kafka_timers.worker", "kafka_timers.adapters", "kafka_timers.planner"],
+    "serve": ["kafka_timers.processes", "kafka_timers.serve"],
     "dev": ["kafka_timers.dev"],
     "lake": ["kafka_timers.lake"],
 }

@@ -16,8 +16,8 @@ from patience import LIMIT_S
 from programs import running
 from service import Service
 
-from kafka_timers.dev.dev_settings import DevSettings
-from kafka_timers.dev.instance import CALLBACK_TOPIC
+from kafka_timers.serve.dev import CALLBACK_TOPIC
+from kafka_timers.serve.dev_settings import DevSettings
 from kafka_timers.settings import WorkerSettings, env_name
 
 README = (Path(__file__).parents[2] / "README.md").read_text()

@@ -179,13 +179,16 @@ async def test_every_alarm_rings_and_falls_silent(prometheus: Prometheus, tmp_pa
     assert FAKE_TIME, "install libfaketime"
     ports = dev_ports()
     # Neither where questions are answered nor the console has metrics.
-    kafka, *watched = ports[:4]
+    kafka, *watched = ports[:3]
     async with AsyncExitStack() as stack:
         running = await stack.enter_async_context(dev(tmp_path, ports))
-        _, *oscillators, own_worker, _console = running.children
+        _, first, own_worker, _console = running.children
         service = Service(f"127.0.0.1:{kafka}", "", tmp_path)
         service.callbacks = "fired"
         await stack.enter_async_context(service)
+        second = await service.start("oscillator", "--replica", "1")
+        oscillators = (first, second.child.pid)
+        watched.append(second.port)
         group = ("--group", "kafka-timers")
         far = await service.worker(*group, "--horizon-s", "3600")
         prometheus.scrape(*watched, far)

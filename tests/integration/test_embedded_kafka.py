@@ -106,48 +106,54 @@ signal.signal(signal.SIGTERM, end)
 http.server.HTTPServer(("127.0.0.1", port), Ready).serve_forever()
 """
 
-WAIT_FOR_OSCILLATORS = """
+WAIT_FOR_OSCILLATOR = """
 import socket, sys, time
 
-for number in (1, 2):
-    while socket.socket().connect_ex(("127.0.0.1", int(sys.argv[2]) + number)):
-        time.sleep(0.01)
+while socket.socket().connect_ex(("127.0.0.1", int(sys.argv[2]) - 1)):
+    time.sleep(0.01)
 """
 
-# Ready once both oscillators are up: before that, a signal would end them without a word.
-WORKER = WAIT_FOR_OSCILLATORS + CHILD
+# Ready once the oscillator is up: before that, a signal would end it without a word.
+WORKER = WAIT_FOR_OSCILLATOR + CHILD
 
-FAILING_WORKER = WAIT_FOR_OSCILLATORS + 'sys.exit("no more disk")'
+FAILING_WORKER = WAIT_FOR_OSCILLATOR + 'sys.exit("no more disk")'
 
 DEV = """
 import json, sys
-from kafka_timers.dev import instance
-from kafka_timers.dev.dev_settings import DevSettings
+from pathlib import Path
+from kafka_timers.processes.supervisor import Part
+from kafka_timers.serve import dev
+from kafka_timers.serve.dev_settings import DevSettings
 
-commands, settings = json.loads(sys.argv[1])
-instance.commands = lambda *_: commands
-sys.exit(instance.run(DevSettings(**settings)))
+parts, settings, folder = json.loads(sys.argv[1])
+dev.parts = lambda *_: [Part(log=Path(folder, part["name"]), **part) for part in parts]
+sys.exit(dev.run(DevSettings(**settings)))
 """
 
 
 async def start_dev(bootstrap: str, prefix: str, folder: Path, worker: str = WORKER) -> asyncio.subprocess.Process:
-    """Run `dev` with stand-ins for the oscillators and the worker, whose own tests are elsewhere."""
+    """Run `dev` with stand-ins for the oscillator and the worker, whose own tests are elsewhere."""
     port = free_port()
     settings = {
         "bootstrap": bootstrap,
         "topic_prefix": prefix,
         "folder": str(folder / "dev"),
-        "worker_port": port,
-        "oscillator_port": port + 1,
+        "metrics_port": port,
         "query_port": free_port(),
         "console_port": free_port(),
     }
-    commands = {
-        name: [sys.executable, "-c", code, name, str(port + number), str(folder / "ends")]
-        for name, number, code in (("oscillator-0", 1, CHILD), ("oscillator-1", 2, CHILD), ("worker", 0, worker))
-    }
+    parts = [
+        {
+            "name": name,
+            "command": [sys.executable, "-c", code, name, str(port + number), str(folder / "ends")],
+            "turn": turn,
+            "url": f"http://127.0.0.1:{port + number}",
+        }
+        for name, number, turn, code in (("oscillator", 1, 1, CHILD), ("worker", 2, 0, worker))
+    ]
+    given = json.dumps((parts, settings, str(folder)))
     return await asyncio.create_subprocess_exec(
-        sys.executable, "-c", DEV, json.dumps((commands, settings)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        sys.executable, "-c", DEV, given, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
 
 
@@ -172,10 +178,10 @@ async def test_dev_prints_commands_to_try_and_ends_the_worker_first(
     dev.terminate()
     assert "the next start goes on from here" in await output_to_the_end(dev)
     assert dev.returncode == 0
-    assert (tmp_path / "ends").read_text().split() == ["worker", "oscillator-1", "oscillator-0"]
+    assert (tmp_path / "ends").read_text().split() == ["worker", "oscillator"]
 
 
-async def test_dev_ends_everything_when_one_process_ends_and_says_why(
+async def test_dev_ends_everything_when_one_process_cannot_start_and_says_why(
     bootstrap: str, prefix: str, tmp_path: Path
 ) -> None:
     dev = await start_dev(bootstrap, prefix, tmp_path, worker=FAILING_WORKER)
@@ -183,4 +189,4 @@ async def test_dev_ends_everything_when_one_process_ends_and_says_why(
     assert dev.returncode == 1
     assert "worker ended with exit code 1" in said
     assert "no more disk" in said
-    assert (tmp_path / "ends").read_text().split() == ["oscillator-1", "oscillator-0"]
+    assert (tmp_path / "ends").read_text().split() == ["oscillator"]

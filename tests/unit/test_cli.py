@@ -21,8 +21,8 @@ from kafka_timers.cli.program import program
 from kafka_timers.cli.render import callback_lines, printable
 from kafka_timers.cli.running import _Lasting
 from kafka_timers.core.durations import delay_ms_of
-from kafka_timers.dev.dev_settings import DevSettings
 from kafka_timers.operate.documents import callback_document
+from kafka_timers.serve.dev_settings import DevSettings
 from kafka_timers.settings import OscillatorSettings, WorkerSettings
 
 PROCESSES = {"dev": DevSettings, "worker": WorkerSettings, "oscillator": OscillatorSettings}

@@ -12,8 +12,9 @@ import click
 
 from kafka_timers.broker.environment import env_name
 from kafka_timers.cli.program import program
-from kafka_timers.dev.dev_settings import DevSettings
 from kafka_timers.lake.job_settings import RunningSettings
+from kafka_timers.serve.dev_settings import DevSettings
+from kafka_timers.serve.serve_settings import ServeSettings
 from kafka_timers.settings import LakeSettings, OscillatorSettings, WorkerSettings
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
@@ -66,7 +67,7 @@ def test_the_page_is_the_same_as_the_help_of_the_program() -> None:
 
 def test_the_page_names_every_setting_of_every_process() -> None:
     text = PAGE.read_text()
-    for settings in (DevSettings, WorkerSettings, OscillatorSettings, LakeSettings, RunningSettings):
+    for settings in (DevSettings, ServeSettings, WorkerSettings, OscillatorSettings, LakeSettings, RunningSettings):
         for field in dataclasses.fields(settings):
             assert env_name(field.name) in text
             assert f"--{field.name.replace('_', '-')}" in text

@@ -1,16 +1,20 @@
 """The decisions of `kafka-timers dev` before it starts anything, and its output."""
 
+import os
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from kafka_timers.cli.lake import lake
 from kafka_timers.cli.program import program
-from kafka_timers.dev.dev_settings import DevSettings
-from kafka_timers.dev.instance import claimed, commands, data_folder, hints
 from kafka_timers.errors import SettingsError
+from kafka_timers.processes.supervisor import Part
+from kafka_timers.serve.dev import claimed, data_folder, hints, parts
+from kafka_timers.serve.dev_settings import DevSettings
 
 
 def test_a_new_folder_is_made(tmp_path: Path) -> None:
@@ -69,26 +73,33 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         pass
 
 
+def given_to(started: Sequence[Part]) -> dict[str, dict[str, Any]]:
+    """Return what the command line makes of each process's environment, by its name."""
+    given = {}
+    for part in started:
+        command = program.commands[part.command[-1]]
+        with mock.patch.dict(os.environ, part.env, clear=True):
+            given[part.name] = command.make_context(part.command[-1], []).params
+    return given
+
+
 @pytest.mark.parametrize("prefix", ["", "mine-"])
 def test_the_command_line_takes_the_commands_of_all_processes(prefix: str, tmp_path: Path) -> None:
-    started = commands(DevSettings(topic_prefix=prefix), "127.0.0.1:9092", tmp_path)
-    assert list(started) == ["oscillator-0", "oscillator-1", "worker", "console"]
-    given = {}
-    for name, (_python, _m, _package, command, *arguments) in started.items():
-        given[name] = program.commands[command].make_context(command, arguments).params
-        assert given[name]["topic_prefix"] == prefix
-    assert [given[f"oscillator-{replica}"]["replica"] for replica in range(2)] == [0, 1]
+    given = given_to(parts(DevSettings(topic_prefix=prefix), "127.0.0.1:9092", tmp_path))
+    assert list(given) == ["oscillator", "worker", "console"]
+    assert {of_one["topic_prefix"] for of_one in given.values()} == {prefix}
     assert given["worker"]["data_dir"] == str(tmp_path / "worker")
-    assert len({of_one["port"] for of_one in given.values()}) == 4
+    assert given["worker"]["group"] == given["console"]["group"] == f"{prefix}kafka-timers"
+    assert [of_one["port"] for of_one in given.values()] == [8071, 8072, 8074]
     # Its user may change things, and nobody reaches it from elsewhere.
     assert (given["console"]["host"], given["console"]["writable"]) == ("127.0.0.1", True)
 
 
 def test_the_lake_gets_a_process_and_a_horizon_that_fit_each_other(tmp_path: Path) -> None:
-    started = commands(DevSettings(lake=True, topic_prefix="mine-"), "127.0.0.1:9092", tmp_path)
-    assert list(started) == ["oscillator-0", "oscillator-1", "worker", "console", "lake"]
-    worker = program.commands["worker"].make_context("worker", started["worker"][4:]).params
-    group, command, *arguments = started["lake"][3:]
+    *served, promotes = parts(DevSettings(lake=True, topic_prefix="mine-"), "127.0.0.1:9092", tmp_path)
+    assert promotes.name == "lake"
+    worker = given_to(served)["worker"]
+    group, command, *arguments = promotes.command[3:]
     assert (group, command) == ("lake", "promote")
     given = lake.commands[command].make_context(command, arguments).params
     assert (given["topic_prefix"], given["lake"]) == ("mine-", str(tmp_path / "lake"))
@@ -126,7 +137,7 @@ def test_the_command_line_accepts_the_commands_printed_to_try_next(prefix: str, 
 
 def test_two_ports_that_are_the_same_are_refused() -> None:
     with pytest.raises(SettingsError, match="two of these ports are the same"):
-        DevSettings(worker_port=8072)
+        DevSettings(metrics_port=8072)
     with pytest.raises(SettingsError, match="two of these ports are the same"):
         DevSettings(port=8070)
     with pytest.raises(SettingsError, match="lake_port 8074"):
@@ -150,7 +161,7 @@ def test_the_environment_is_refused_when_it_says_neither_yes_nor_no() -> None:
     [
         ({"brokers": 2}, "give 1 or 3"),
         ({"brokers": 3, "bootstrap": "k:9092"}, "leave bootstrap out"),
-        ({"brokers": 3, "port": 8070, "worker_port": 8072}, "two of these ports are the same"),
+        ({"brokers": 3, "port": 8070, "metrics_port": 8072}, "two of these ports are the same"),
         ({"brokers": 3, "port": 65_534}, "give less"),
     ],
 )

@@ -7,8 +7,8 @@ import pytest
 import trustme
 
 from kafka_timers.broker.connection import PROPERTIES, Kafka
-from kafka_timers.dev.dev_settings import DevSettings
 from kafka_timers.errors import SettingsError
+from kafka_timers.serve.dev_settings import DevSettings
 from kafka_timers.settings import WorkerSettings
 
 SCRAM = {

@@ -12,9 +12,10 @@ from click.testing import CliRunner
 from kafka_timers.broker.environment import env_name
 from kafka_timers.cli.program import program
 from kafka_timers.console.console_settings import ConsoleSettings
-from kafka_timers.dev.dev_settings import DevSettings
 from kafka_timers.errors import SettingsError
 from kafka_timers.lake.job_settings import RunningSettings
+from kafka_timers.serve.dev_settings import DevSettings
+from kafka_timers.serve.serve_settings import ServeSettings
 from kafka_timers.settings import (
     GroupSettings,
     LakeSettings,
@@ -25,12 +26,18 @@ from kafka_timers.settings import (
 )
 
 Settings = (
-    type[DevSettings] | type[LakeSettings] | type[OscillatorSettings] | type[WorkerSettings] | type[ConsoleSettings]
+    type[DevSettings]
+    | type[ServeSettings]
+    | type[LakeSettings]
+    | type[OscillatorSettings]
+    | type[WorkerSettings]
+    | type[ConsoleSettings]
 )
 
 # Each class with the command that makes settings of it.
 COMMANDS: dict[Settings, list[str]] = {
     DevSettings: ["dev"],
+    ServeSettings: ["serve"],
     LakeSettings: ["lake", "optimize"],
     RunningSettings: ["lake", "land"],
     OscillatorSettings: ["oscillator"],
@@ -286,7 +293,12 @@ def test_commands_that_take_single_settings_refuse_the_same_values_as_the_proces
         (OscillatorSettings, {"catch_up_s": 0}, "give at least 1"),
         (LakeSettings, {"horizon_s": 0}, "give 1 to .*; no more than the workers have"),
         (DevSettings, {"partitions": 0}, "give at least 1"),
-        (DevSettings, {"oscillator_port": 65_535}, "give 1 to 65534; the second oscillator has the next port"),
+        (DevSettings, {"metrics_port": 65_534}, "give 1 to 65533; the processes have the next two"),
+        (ServeSettings, {"port": 65_534}, "give 1 to 65533; the processes have the next two"),
+        (ServeSettings, {"query_port": 8_072}, "two of these ports are the same: .*port . 2 8072, query_port 8072"),
+        (ServeSettings, {"console_host": "0.0.0.0"}, "console: host 0.0.0.0 can be reached from other hosts"),
+        (ServeSettings, {"query_host": "0.0.0.0"}, "worker: query_host 0.0.0.0 can be reached from other hosts"),
+        (ServeSettings, {"allowed_topics": ""}, "give globs of callback topics"),
     ],
 )
 def test_settings_that_do_not_fit_are_named_in_words(

@@ -42,7 +42,6 @@ from kafka_timers.cli.running import check_installed, instance_in, log_to_stderr
 from kafka_timers.client.request import Outcome
 from kafka_timers.clock import HostClock
 from kafka_timers.console.console_settings import ConsoleSettings
-from kafka_timers.dev.dev_settings import DevSettings
 from kafka_timers.errors import KafkaTimersError
 from kafka_timers.operate.acls import PROCESSES, acls_of
 from kafka_timers.operate.capacity import needs_of
@@ -57,6 +56,8 @@ from kafka_timers.operate.find import find as read_timers
 from kafka_timers.operate.health import problems_of
 from kafka_timers.operate.status import read_status
 from kafka_timers.operate.watch import watching
+from kafka_timers.serve.dev_settings import DevSettings
+from kafka_timers.serve.serve_settings import ServeSettings
 from kafka_timers.settings import GroupSettings, OscillatorSettings, PlannerSettings, WorkerSettings
 
 
@@ -106,17 +107,38 @@ def dev(**given: Any) -> None:
     """
     Run all processes on this machine, and a Kafka for them.
 
-    It runs two oscillators, a worker and the console, and without --bootstrap
-    also a Kafka. With --lake, one more process lands and promotes far timers;
-    its Spark takes a gigabyte of memory. Ctrl-C ends all of them.
+    It runs those of `kafka-timers serve`, and without --bootstrap also a Kafka.
+    With --lake, one more process lands and promotes far timers; its Spark takes
+    a gigabyte of memory. Ctrl-C ends all of them.
     """
     with needs("dev"):
-        from kafka_timers.dev.instance import run
+        from kafka_timers.serve.dev import run
     settings = DevSettings(**given)
     # A child process without its libraries would end at once, with a line in its own log only.
-    check_installed("dev", "faust", "prometheus_client", "uvicorn")
+    check_installed("dev", "faust", "prometheus_client", "uvicorn", "jgo")
     if settings.lake:
         check_installed("lake", "pyspark")
+    sys.exit(run(settings))
+
+
+@program.command()
+@options_of(ServeSettings)
+def serve(**given: Any) -> None:
+    """
+    Run oscillator, worker and console together.
+
+    Each is a process of its own inside. One that dies is started again, and the
+    others go on. /livez, /readyz and /metrics at --port are those of all. All
+    other options of the three count too, by their environment variables.
+
+    Two of these on different hosts are a redundant instance: give the second
+    one --replica 1, so that it writes no tick that the first one has written.
+    """
+    with needs("serve"):
+        from kafka_timers.serve.serve import run
+    settings = ServeSettings(**given)
+    check_installed("serve", "faust", "rocksdict", "prometheus_client", *(["uvicorn"] if settings.console_port else []))
+    log_to_stderr(settings.log_level)
     sys.exit(run(settings))
 
 

@@ -1,27 +1,19 @@
 """The settings of the console."""
 
-import dataclasses
 from dataclasses import dataclass
-from typing import Any
 
 from kafka_timers.errors import SettingsError
-from kafka_timers.settings import GroupSettings, QuerySettings, WorkerSettings, is_loopback, setting
+from kafka_timers.settings import GroupSettings, QuerySettings, WorkerSettings, as_in, is_loopback, setting
 
 _PORT_MAX = 65_535
-
-
-def _as_workers_have(name: str) -> Any:
-    """Return the workers' setting *name*, to be a setting here too."""
-    field = next(field for field in dataclasses.fields(WorkerSettings) if field.name == name)
-    return dataclasses.field(default=field.default, metadata=field.metadata)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConsoleSettings(GroupSettings, QuerySettings):
     """Settings of the console."""
 
-    allowed_topics: str = _as_workers_have("allowed_topics")
-    seal_every_s: int = _as_workers_have("seal_every_s")
+    allowed_topics: str = as_in(WorkerSettings, "allowed_topics")
+    seal_every_s: int = as_in(WorkerSettings, "seal_every_s")
     host: str = setting("127.0.0.1", "address of the console", if_empty="give an address of this host")
     port: int = setting(8074, "port of the console", least=1, most=_PORT_MAX)
     certificate: str = setting("", "PEM file with the certificate for HTTPS and its chain; empty serves HTTP")
@@ -35,7 +27,7 @@ class ConsoleSettings(GroupSettings, QuerySettings):
     allowed_hosts: str = setting(
         "", "names by which clients reach the console, beside its address and localhost, comma separated", is_list=True
     )
-    log_level: str = _as_workers_have("log_level")
+    log_level: str = as_in(WorkerSettings, "log_level")
 
     def validate(self) -> None:
         """Check fields against each other."""

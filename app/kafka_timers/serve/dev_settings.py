@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from kafka_timers.adapters import check_doors
 from kafka_timers.errors import SettingsError
+from kafka_timers.serve.serve_settings import ServeSettings
 from kafka_timers.settings import KafkaSettings, WorkerSettings, setting
 
 _PORT_MAX = 65_535
@@ -30,13 +31,12 @@ class DevSettings(KafkaSettings):
         least=1,
         most=_PORT_MAX,
     )
-    worker_port: int = setting(8070, "port of the worker's /metrics, /livez and /readyz", least=1, most=_PORT_MAX)
-    oscillator_port: int = setting(
-        8071,
-        "port of the first oscillator's /metrics, /livez and /readyz; the second takes the next port",
+    metrics_port: int = setting(
+        ServeSettings.port,
+        "port of /metrics, /livez and /readyz of all processes; oscillator and worker have the next two",
         least=1,
-        most=_PORT_MAX - 1,
-        why="the second oscillator has the next port",
+        most=_PORT_MAX - 2,
+        why="the processes have the next two",
     )
     query_port: int = setting(8073, "port of the worker for questions about waiting timers", least=1, most=_PORT_MAX)
     console_port: int = setting(8074, "port of the console; open it in a browser", least=1, most=_PORT_MAX)
@@ -63,11 +63,11 @@ class DevSettings(KafkaSettings):
         if self.bootstrap and self.brokers > 1:
             raise SettingsError("brokers is for a Kafka that is brought along: leave bootstrap out, or brokers")
         ports = {
-            "worker_port": self.worker_port,
+            "metrics_port": self.metrics_port,
+            "metrics_port + 1": self.metrics_port + 1,
+            "metrics_port + 2": self.metrics_port + 2,
             "query_port": self.query_port,
             "console_port": self.console_port,
-            "oscillator_port": self.oscillator_port,
-            "oscillator_port + 1": self.oscillator_port + 1,
         } | ({"lake_port": self.lake_port} if self.lake else {})
         if not self.bootstrap:
             ports |= {f"port + {number}" if number else "port": port for number, port in enumerate(self.ports)}

@@ -1,42 +1,42 @@
 """
-Run everything on this machine for `kafka-timers dev`, until Ctrl-C: a Kafka of one or three brokers, two oscillators,
-one worker and a console. With a lake, its landing and promotion run too.
+Run everything on this machine for `kafka-timers dev`, until Ctrl-C: a Kafka of one or three brokers, and the processes
+of `kafka-timers serve`. With a lake, its landing and promotion run too.
 
-Each is a process of its own with a log of its own, started and stopped as an operator would do it.
+Each is a process of its own with a log of its own.
 """
 
 import asyncio
 import contextlib
+import dataclasses
 import fcntl
 import shlex
 import shutil
-import sys
 from collections.abc import Coroutine, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 from rich.console import Console
 
 from kafka_timers.adapters import door_topics
 from kafka_timers.broker import topics
 from kafka_timers.broker.connection import Kafka
-from kafka_timers.core.wire import instance_name
+from kafka_timers.broker.environment import env_name
 from kafka_timers.dev import jars, java
 from kafka_timers.dev.broker import EmbeddedKafka, refuse_taken_port
-from kafka_timers.dev.dev_settings import DevSettings
 from kafka_timers.dev.three_brokers import EmbeddedCluster
 from kafka_timers.errors import SettingsError, TopicsError
-from kafka_timers.runtime.child import Child
-from kafka_timers.runtime.tasks import stop_asked
+from kafka_timers.processes.supervisor import Part, own_command
+from kafka_timers.runtime.tasks import cancel, stop_asked
+from kafka_timers.serve.dev_settings import DevSettings
+from kafka_timers.serve.serve import Instance, parts_of
+from kafka_timers.serve.serve_settings import ServeSettings
 from kafka_timers.settings import WorkerSettings
 
 CALLBACK_TOPIC = "callbacks"
 
 _MARKER = "kafka-timers-dev.lock"
 _HOST = "127.0.0.1"
-_OSCILLATORS = 2
 _READY_LIMIT_S = 300.0
 
 # Short enough to see a timer go to the lake and come back, long enough for Spark on two cores to do it.
@@ -45,14 +45,14 @@ _HORIZON_S, _BUCKET_S, _EVERY_S = 60, 10, 20
 
 def run(settings: DevSettings) -> int:
     """
-    Run everything until Ctrl-C or SIGTERM, then end it in order: the worker, the oscillators, Kafka.
+    Run everything until Ctrl-C or SIGTERM, then end it in order: the worker, the others, Kafka.
 
     Blocks and runs an event loop of its own, so call it from the main thread. Messages go to standard output. All data
     stays in the settings' folder, and the next run continues from there.
 
     Returns:
-        0 after Ctrl-C or SIGTERM; 1 if a process ended by itself or the worker did not become ready. One of three
-        brokers may end.
+        0 after Ctrl-C or SIGTERM; 1 if Kafka ended by itself, or a process could not start. One of three brokers may
+        end, and a process that dies later is started again.
 
     Raises:
         KafkaSetupError: no Java, no jars, or a port is taken.
@@ -115,52 +115,60 @@ async def _until_asked_to_end(serving: Coroutine[Any, Any, int]) -> int:
 
 
 async def _serve(settings: DevSettings, folder: Path, console: Console) -> int:
-    refuse_taken_port(settings.worker_port, "the worker (--worker-port)")
-    refuse_taken_port(settings.query_port, "questions to the worker (--query-port)")
-    refuse_taken_port(settings.console_port, "the console (--console-port)")
-    for replica in range(_OSCILLATORS):
-        refuse_taken_port(settings.oscillator_port + replica, f"oscillator {replica} (--oscillator-port)")
-    if settings.lake:
-        refuse_taken_port(settings.lake_port, "the lake's job (--lake-port)")
+    _refuse_taken_ports(settings)
     bootstrap = settings.bootstrap
-    if not bootstrap:
-        for port in settings.ports:
-            refuse_taken_port(port, "Kafka (--port)")
-    deaths: list[asyncio.Task[str]] = []
-    # The last one entered is left first, also after a cancel: the worker, the oscillators, Kafka.
+    # The last one entered is left first, also after a cancel: the processes, Kafka.
     async with AsyncExitStack() as stack:
 
-        def watch(obituary: Coroutine[Any, Any, str]) -> None:
-            deaths.append(asyncio.create_task(obituary))
-            stack.callback(deaths[-1].cancel)
+        def meanwhile(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+            task = asyncio.create_task(work)
+            stack.push_async_callback(cancel, [task])
+            return task
 
+        ends = []
         if not bootstrap:
             with console.status("Starting Kafka"):
                 data, ports = data_folder(settings, folder), settings.ports
                 kafka = EmbeddedKafka(data, ports[0]) if len(ports) == 1 else EmbeddedCluster(data, ports)
                 await stack.enter_async_context(kafka)
-            watch(kafka.obituary())
+            ends.append(meanwhile(kafka.obituary()))
             bootstrap = kafka.bootstrap
         await _prepare_topics(settings, settings.kafka if settings.bootstrap else Kafka(bootstrap))
-        for name, command in commands(settings, bootstrap, folder).items():
-            child = await Child.start(name, command, folder / "log" / f"{name}.log")
-            stack.push_async_callback(child.stop)
-            watch(child.obituary())
+        instance = Instance(_HOST, settings.metrics_port, parts(settings, bootstrap, folder))
+        await instance.health.start()
+        stack.push_async_callback(instance.health.stop)
+        stop = asyncio.Event()
+        running = asyncio.create_task(instance.run(stop))
+        # It ends in order.
+        stack.push_async_callback(asyncio.wait, [running])
+        stack.callback(stop.set)
+        ends.append(running)
         stack.callback(console.print, "Ending it all; the next start goes on from here.")
 
         with console.status("Waiting for the worker"):
-            ready = asyncio.create_task(_until_ready(settings.worker_port))
-            stack.callback(ready.cancel)
-            await asyncio.wait((ready, *deaths), timeout=_READY_LIMIT_S, return_when=asyncio.FIRST_COMPLETED)
+            ready = meanwhile(instance.ready.wait())
+            await asyncio.wait((ready, *ends), timeout=_READY_LIMIT_S, return_when=asyncio.FIRST_COMPLETED)
         if ready.done():
             _print_hints(settings, bootstrap, folder, console)
-            await asyncio.wait(deaths, return_when=asyncio.FIRST_COMPLETED)
-        trouble = [death.result() for death in deaths if death.done()] or [
-            f"the worker is not ready after {_READY_LIMIT_S:g} s: {await _why_not_ready(settings.worker_port)}; "
-            f"its log is in {folder / 'log'}"
-        ]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        trouble = [end.result() for end in ends if end.done() and end is not running] or instance.ended()
+        if not trouble:
+            why = "; ".join(await instance.health.unready())
+            trouble = [f"not ready after {_READY_LIMIT_S:g} s: {why}; the logs are in {folder / 'log'}"]
         console.print("\n".join(trouble), style="red", markup=False, highlight=False, soft_wrap=True)
     return 1
+
+
+def _refuse_taken_ports(settings: DevSettings) -> None:
+    refuse_taken_port(settings.metrics_port, "the metrics of all processes (--metrics-port)")
+    refuse_taken_port(settings.metrics_port + 1, "the oscillator (--metrics-port and one more)")
+    refuse_taken_port(settings.metrics_port + 2, "the worker (--metrics-port and two more)")
+    refuse_taken_port(settings.query_port, "questions to the worker (--query-port)")
+    refuse_taken_port(settings.console_port, "the console (--console-port)")
+    if settings.lake:
+        refuse_taken_port(settings.lake_port, "the lake's job (--lake-port)")
+    for port in () if settings.bootstrap else settings.ports:
+        refuse_taken_port(port, "Kafka (--port)")
 
 
 def data_folder(settings: DevSettings, folder: Path) -> Path:
@@ -179,40 +187,43 @@ def data_folder(settings: DevSettings, folder: Path) -> Path:
     return folders[settings.brokers]
 
 
-def commands(settings: DevSettings, bootstrap: str, folder: Path) -> dict[str, list[str]]:
-    """Return the command of each process except Kafka, by the name of the process, in the order of starting."""
-    program = [sys.executable, "-m", "kafka_timers"]
+def parts(settings: DevSettings, bootstrap: str, folder: Path) -> list[Part]:
+    """Return all processes except Kafka, in the order of starting."""
     # Options with defaults are given too: otherwise a variable in the environment of this process would decide.
-    instance = _instance(settings, bootstrap)
-    common = [*instance, "--host", _HOST]
-    oscillators = {
-        f"oscillator-{replica}": [
-            *(*program, "oscillator", *common, "--replica", str(replica)),
-            *("--port", str(settings.oscillator_port + replica)),
-        ]
-        for replica in range(_OSCILLATORS)
-    }
-    group = ["--group", instance_name(settings.topic_prefix)]
-    worker = [
-        *(*program, "worker", *common, *group, "--data-dir", str(folder / "worker")),
-        *("--port", str(settings.worker_port)),
-        *("--query-host", _HOST, "--query-port", str(settings.query_port)),
-        # The variable sets the number for new topics, and existing topics may have another.
-        *("--partitions", "0"),
-        *("--horizon-s", str(_HORIZON_S if settings.lake else 0)),
-        *("--keep-s", str(settings.keep_s)),
-        *("--door", settings.door),
-    ]
-    # Reachable from this host only, so everybody here may try it out.
-    console = [*program, "console", *common, *group, "--port", str(settings.console_port), "--writable"]
-    where = [*instance, *_lake(folder), "--master", "local[2]"]
+    served = ServeSettings.from_env(
+        bootstrap=bootstrap,
+        kafka_config=settings.kafka_config,
+        topic_prefix=settings.topic_prefix,
+        group="",
+        data_dir=str(folder / "worker"),
+        host=_HOST,
+        port=settings.metrics_port,
+        query_host=_HOST,
+        query_port=settings.query_port,
+        console_host=_HOST,
+        console_port=settings.console_port,
+        # Reachable from this host only, so everybody here may try it out.
+        writable=True,
+        token_file="",
+        replica=0,
+        door=settings.door,
+    )
+    horizon_s = _HORIZON_S if settings.lake else 0
+    more = {env_name("horizon_s"): str(horizon_s), env_name("keep_s"): str(settings.keep_s)}
     # One job lands and promotes: two Sparks that start side by side take twice the time and twice the memory.
-    lake = [
-        *(*program, "lake", "promote", "--land", *where),
-        *("--every-s", str(_EVERY_S), "--bucket-s", str(_BUCKET_S)),
-        *("--host", _HOST, "--port", str(settings.lake_port)),
+    lake = Part(
+        name="lake",
+        command=own_command(
+            *("lake", "promote", "--land", *_instance(settings, bootstrap), *_lake(folder), "--master", "local[2]"),
+            *("--every-s", str(_EVERY_S), "--bucket-s", str(_BUCKET_S)),
+            *("--host", _HOST, "--port", str(settings.lake_port)),
+        ),
+        end_s=10.0,
+    )
+    found = [*parts_of(served), lake] if settings.lake else parts_of(served)
+    return [
+        dataclasses.replace(part, env={**part.env, **more}, log=folder / "log" / f"{part.name}.log") for part in found
     ]
-    return {**oscillators, "worker": worker, "console": console} | ({"lake": lake} if settings.lake else {})
 
 
 def _instance(settings: DevSettings, bootstrap: str) -> list[str]:
@@ -230,8 +241,7 @@ def hints(settings: DevSettings, bootstrap: str, folder: Path) -> dict[str, list
     if settings.kafka_config:
         where += f" --kafka-config {shlex.quote(settings.kafka_config)}"
     prefixed = f"{where} --topic-prefix {settings.topic_prefix}" if settings.topic_prefix else where
-    ports = [settings.worker_port, *(settings.oscillator_port + replica for replica in range(_OSCILLATORS))]
-    ports += [settings.lake_port] if settings.lake else []
+    ports = [settings.metrics_port, settings.lake_port] if settings.lake else [settings.metrics_port]
     send = f"kafka-timers send --in {{}} --topic {CALLBACK_TOPIC} --key order-1 --value hello{prefixed}"
     query = 'kafka-timers lake sql "select * from pending"'
     lake = {
@@ -268,20 +278,3 @@ async def _prepare_topics(settings: DevSettings, kafka: Kafka) -> None:
     wanted = topics.Wanted({"message.timestamp.type": ("LogAppendTime", "")}, {})
     names = [CALLBACK_TOPIC, *(topic for _, topic in door_topics(settings.door))]
     await topics.make(kafka, dict.fromkeys(names, wanted), settings.partitions)
-
-
-async def _until_ready(port: int) -> None:
-    while await _why_not_ready(port):  # noqa: ASYNC110  # another process has to be asked
-        await asyncio.sleep(0.1)
-
-
-async def _why_not_ready(port: int) -> str:
-    """Return the reason that /readyz at *port* gives; empty when the worker is ready."""
-    try:
-        async with (
-            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session,
-            session.get(f"http://{_HOST}:{port}/readyz") as response,
-        ):
-            return "" if response.status == 200 else (await response.text()).strip() or f"HTTP {response.status}"
-    except (aiohttp.ClientError, TimeoutError) as error:
-        return str(error) or "no answer"
