@@ -42,6 +42,7 @@ from kafka_timers_oscillator.replica import Replica
 STARTED = {
     "adapters/source.py": 1,
     "broker/cluster.py": 4,
+    "broker/dialing.py": 1,
     "broker/producer.py": 2,
     "broker/reading.py": 2,
     "client/answers.py": 1,
