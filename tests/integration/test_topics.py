@@ -13,6 +13,7 @@ from patience import LIMIT_S
 from kafka_timers.broker import topics
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
+from kafka_timers.broker.topic_settings import problems
 from kafka_timers.clock import HostClock
 from kafka_timers.core.wire import Topics
 from kafka_timers.errors import BrokerError, TopicsError
@@ -218,7 +219,7 @@ def test_check_compares_replicas_with_those_that_must_be_in_sync(replicas: int, 
     configs = {name: sound | {"min.insync.replicas": str(in_sync)} for name, sound in SOUND.items()}
     for name in configs:
         configs[name] = {"cleanup.policy": "delete", "retention.bytes": "-1"} | configs[name]
-    found = topics.problems(names, dict.fromkeys(OWN, 2), configs, dict.fromkeys(OWN, replicas))
+    found = problems(names, dict.fromkeys(OWN, 2), configs, dict.fromkeys(OWN, replicas))
     assert len(found) == (len(OWN) if told else 0)
     assert all(told in problem for problem in found if told)
 

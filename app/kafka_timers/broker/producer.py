@@ -269,10 +269,7 @@ class Producer:
         A broker acknowledges them once all in-sync replicas have them, which a cut off broker cannot do: whoever reads
         a topic up to this offset has all that was committed before. If a broker has lost the end of the earlier
         transaction of this id, as a killed Kafka 4.3 may, this one ends it, so that readers do not wait for ever.
-
-        Args:
-            now_ms: the brokers' time, for topics whose records they do not stamp: they refuse one that is an hour
-                ahead. None takes this host's.
+        *now_ms* is the brokers' time: they refuse a record an hour ahead where they do not stamp it themselves.
 
         Raises:
             RefusedError: a topic refuses the record.

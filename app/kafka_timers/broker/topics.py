@@ -1,8 +1,7 @@
 """
 Creates and checks the service's own topics.
 
-The worker's way of reading decides the settings of each topic; docs/operate.md explains them. Nothing here changes or
-deletes an existing topic.
+Their settings are in `topic_settings`. Nothing here changes or deletes an existing topic.
 """
 
 import asyncio
@@ -10,7 +9,6 @@ import dataclasses
 import math
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
@@ -20,14 +18,18 @@ from kafka_timers.broker import codes
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.requests import IN_SYNC_MIN, Metadata, settings_of
+from kafka_timers.broker.topic_settings import (
+    FOR_EVER,
+    RETENTION,
+    Wanted,
+    aligned_topics,
+    count_problems,
+    problems,
+    wanted_of,
+)
 from kafka_timers.core.callbacks import Lack
 from kafka_timers.core.wire import Topics
 from kafka_timers.errors import BrokerError, TopicsError
-
-_DAY_MS, _HOUR_MS = 86_400_000, 3_600_000
-_FOR_EVER = -1
-# Time that the request log keeps requests beyond the horizon, so that a time without workers or landings loses nothing.
-GRACE_S = 7 * 86_400
 
 # A broker that does not accept a client's protocol or login closes the connection without a message.
 _REFUSED = {
@@ -37,27 +39,8 @@ _REFUSED = {
     "SASL_SSL": "or not to this user: check the address, the certificates, the user and its credentials",
 }
 
-# For these settings a larger value is fine too. All others must be equal.
-_RETENTION = "retention.ms"
-_UNCLEAN = "unclean.leader.election.enable"
-_AT_LEAST = (_RETENTION, "retention.bytes")
 # How brokers refuse settings that they do not know, or have fixed.
 _MAY_BE_ADVICE = frozenset((codes.INVALID_CONFIG, codes.POLICY_VIOLATION))
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """
-    Settings of one topic.
-
-    Without those in `must`, each with its reason, the service goes wrong. Those in `also`, each with what it costs to
-    lack it, are advice: a topic is created without them if a broker refuses one, and they are not checked. `least` has
-    what suffices of a setting in `must`, where that is less.
-    """
-
-    must: Mapping[str, tuple[str, str]]
-    also: Mapping[str, tuple[str, str]]
-    least: Mapping[str, str] = field(default_factory=dict)
 
 
 class Created(NamedTuple):
@@ -84,68 +67,6 @@ class _Examined(NamedTuple):
 
     problems: list[str]
     retention_s: float
-
-
-def _wanted(topics: Topics, horizon_s: int = 0, keep_s: int = 0) -> dict[str, Wanted]:
-    kept_ms = (horizon_s + GRACE_S) * 1000 if horizon_s else _FOR_EVER
-    # Where workers sweep, nothing older is needed: what waits is repeated. Twice of it bears workers that stand still.
-    swept = {_RETENTION: str(2 * keep_s * 1000)} if keep_s and not horizon_s else {}
-    append_time = ("LogAppendTime", "lateness and order are judged by the broker's clock")
-    # One segment for each day, where seven days are kept. The broker drops and compacts closed segments only, so its
-    # default of seven days for each segment would double the size.
-    daily = {"segment.ms": (str(_DAY_MS), "it may take twice the room")}
-    dated = {"message.timestamp.type": (append_time[0], "its records carry the time of their senders")}
-    return {
-        topics.requests: Wanted(
-            must={
-                "cleanup.policy": ("delete", "compaction loses all but one request of a second"),
-                "message.timestamp.type": append_time,
-                _RETENTION: (str(kept_ms), "pending requests would expire before they fire"),
-                # The broker's default may limit the bytes.
-                "retention.bytes": (str(_FOR_EVER), "pending requests would be dropped before they fire"),
-            },
-            also={},
-            least=swept,
-        ),
-        topics.oscillator: Wanted(
-            must={
-                "cleanup.policy": ("delete", "compaction would keep one record of every second for ever"),
-                "message.timestamp.type": append_time,
-                _RETENTION: (str(7 * _DAY_MS), "ticks must outlast a time without workers"),
-            },
-            also=daily,
-        ),
-        topics.sealed: Wanted(
-            must={
-                "cleanup.policy": ("compact", "the last seal of a partition must never expire"),
-                "message.timestamp.type": append_time,
-            },
-            also={"min.compaction.lag.ms": (str(7 * _DAY_MS), "audits may miss seals of the last seven days")} | daily,
-        ),
-        topics.rejected: Wanted(
-            must={"cleanup.policy": ("delete", "a compacted topic refuses requests without a key")},
-            also=dated | {_RETENTION: (str(30 * _DAY_MS), "refused requests are kept as long as brokers keep records")},
-        ),
-        topics.replies: Wanted(
-            must={"cleanup.policy": ("delete", "compaction would keep an answer for every timer id for ever")},
-            # Clients read their answer at once. The rest of the day is for investigations.
-            also=dated | {_RETENTION: (str(_DAY_MS), "answers are kept as long as brokers keep records")} | daily,
-        ),
-        topics.schedules: Wanted(
-            must={
-                "cleanup.policy": ("compact", "a schedule must never expire"),
-                "message.timestamp.type": append_time,
-            },
-            also={},
-        ),
-        topics.planned: Wanted(
-            must={"cleanup.policy": ("compact", "the planning of a schedule must never expire")},
-            also={
-                name: (value, "each takeover of a planner reads more, since each run writes a record")
-                for name, value in (("segment.ms", str(_HOUR_MS)), ("min.cleanable.dirty.ratio", "0.1"))
-            },
-        ),
-    }
 
 
 @asynccontextmanager
@@ -217,12 +138,12 @@ async def create(kafka: Kafka, prefix: str, partitions: int) -> Created:
         TopicsError: existing topics have another number of partitions than the missing ones would get; or as in `make`.
     """
     topics, existing = Topics.of(prefix), await counts(kafka, prefix)
-    wanted = _wanted(topics)
+    wanted = wanted_of(topics)
     missing = [name for name in wanted if name not in existing]
-    aligned = {name: existing[name] for name in _aligned(topics) if name in existing}
-    if missing and (differ := _count_problems(topics, aligned, 0)):
+    aligned = {name: existing[name] for name in aligned_topics(topics) if name in existing}
+    if missing and (differ := count_problems(topics, aligned, 0)):
         raise TopicsError(f"{differ[0]}. Then create the missing {', '.join(missing)}")
-    for name in _aligned(topics):
+    for name in aligned_topics(topics):
         if missing and existing.get(name, partitions) != partitions:
             raise TopicsError(
                 f"{name} has {existing[name]} partitions: create the missing {', '.join(missing)} with as many, "
@@ -318,8 +239,8 @@ async def examine(
     answer = await cluster.ask_any(Metadata(list(existing)))
     # The least of a partition.
     replicas = {topic: min([len(each[4]) for each in found]) for _, topic, _, _, found, *_ in answer.topics if found}
-    kept_ms = int(configs.get(topics.requests, {}).get(_RETENTION, _FOR_EVER))
-    retention_s = math.inf if kept_ms == _FOR_EVER else kept_ms / 1000
+    kept_ms = int(configs.get(topics.requests, {}).get(RETENTION, FOR_EVER))
+    retention_s = math.inf if kept_ms == FOR_EVER else kept_ms / 1000
     return _Examined(problems(topics, existing, configs, replicas, horizon_s, served, keep_s), retention_s)
 
 
@@ -394,103 +315,6 @@ async def unavailable(cluster: Cluster) -> dict[str, dict[int, Lack]]:
         for _, _, _, name, entries in (await cluster.ask_any(settings_of(short, [IN_SYNC_MIN]))).resources:
             needed[name] = next((int(value) for _, value, *_ in entries), 1)
     return {topic: lacks for topic, each in short.items() if (lacks := lacking(each, needed.get(topic, 1)))}
-
-
-def problems(
-    topics: Topics,
-    existing: Mapping[str, int],
-    configs: Mapping[str, Mapping[str, str]],
-    replicas: Mapping[str, int],
-    horizon_s: int = 0,
-    served: int = 0,
-    keep_s: int = 0,
-) -> list[str]:
-    """
-    Return the problems of *topics*, see `check`, from the brokers' answers.
-
-    Args:
-        existing: number of partitions of each existing topic.
-        replicas: number of replicas of each topic that a broker knows.
-        served: number of partitions that the service uses; 0 if unknown.
-        keep_s: seconds for which workers keep requests; 0 if they do not sweep.
-    """
-    found = [
-        f"topic {name} is missing: create it with kafka-timers topics create"
-        for name in dataclasses.astuple(topics)
-        if name not in existing
-    ]
-    found += _count_problems(topics, {name: existing[name] for name in _aligned(topics) if name in existing}, served)
-    for name, wanted in _wanted(topics, horizon_s, keep_s).items():
-        if name not in existing:
-            continue
-        for key, (value, why) in wanted.must.items():
-            actual = configs[name].get(key, "")
-            if not _suffices(key, actual, wanted.least.get(key, value)):
-                found.append(f"topic {name} has {key}={actual}: set it to {value} with kafka-configs, because {why}")
-        found += _durability_problems(name, configs[name], replicas.get(name, 0))
-    schedules = existing.get(topics.schedules, 0)
-    return found + [
-        f"topic {topics.schedules} has {schedules} partitions and {name} has {existing[name]}: schedules in those "
-        "behind are never planned. Put these schedules again; clients of this project leave such partitions alone"
-        for name in (topics.oscillator, topics.planned)
-        if existing.get(name, schedules) < schedules
-    ]
-
-
-def _durability_problems(name: str, config: Mapping[str, str], replicas: int) -> Iterator[str]:
-    # Brokers that are not Kafka may know neither setting.
-    least = int(config.get(IN_SYNC_MIN, 0))
-    if config.get(_UNCLEAN) == "true":
-        yield f"topic {name} has {_UNCLEAN}=true: set it to false, because it lets acknowledged records be lost"
-    if 1 < replicas <= least:
-        yield (
-            f"topic {name} has {replicas} replicas and {IN_SYNC_MIN}={least}: nothing can be written while one of "
-            f"their brokers is away. Set it to {replicas - 1}, or give it more replicas"
-        )
-    if replicas > 2 and least == 1:
-        yield f"topic {name} has {replicas} replicas and {IN_SYNC_MIN}=1: one lost broker may lose records. Set it to 2"
-
-
-def _count_problems(topics: Topics, aligned: Mapping[str, int], served: int) -> list[str]:
-    if not served:
-        if len(set(aligned.values())) < 2:
-            return []
-        listed = ", ".join(f"{name} {count}" for name, count in aligned.items())
-        return [
-            f"partition counts differ ({listed}): a tick must meet the requests of its partition. Add partitions to "
-            "those that have fewer (kafka-topics.sh --alter --partitions); or, if some were added by mistake, start "
-            "the workers with --partitions and the number before. Delete none of them"
-        ]
-    found = []
-    for name, count in aligned.items():
-        if count < served:
-            found.append(
-                f"topic {name} has {count} partitions and the service runs with {served}: add partitions with "
-                f"kafka-topics.sh --alter --topic {name} --partitions {served}"
-            )
-        elif count > served:
-            found.append(
-                f"topic {name} has {count} partitions and the service runs with {served}: timers go on in the first "
-                f"{served}; requests in the others are rejected as partition-added. Kafka takes no partitions away, "
-                f"and {topics.requests} must not be deleted, since it holds all timers: see Partitions that were added "
-                "in docs/operate.md"
-            )
-    return found
-
-
-def _aligned(topics: Topics) -> tuple[str, ...]:
-    return topics.requests, topics.oscillator, topics.sealed
-
-
-def _suffices(key: str, actual: str, wanted: str) -> bool:
-    if key not in _AT_LEAST:
-        # "compact, delete" and "delete,compact" are the same policy.
-        return {part.strip() for part in actual.split(",")} == {wanted}
-    try:
-        number = int(actual)
-    except ValueError:
-        return False
-    return number == _FOR_EVER or (int(wanted) != _FOR_EVER and number >= int(wanted))
 
 
 async def _until_known(cluster: Cluster, names: Collection[str]) -> None:

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from datetime import timedelta
 
-from kafka_timers.broker.topics import GRACE_S
+from kafka_timers.broker.topic_settings import GRACE_S
 from kafka_timers.core.wire import is_far
 from kafka_timers.settings import WorkerSettings
 

@@ -22,6 +22,7 @@ from kafka_timers.adapters import door_topics
 from kafka_timers.broker import topics
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.environment import env_name
+from kafka_timers.broker.topic_settings import Wanted
 from kafka_timers.dev import jars, java
 from kafka_timers.dev.broker import EmbeddedKafka, refuse_taken_port
 from kafka_timers.dev.three_brokers import EmbeddedCluster
@@ -275,6 +276,6 @@ async def _prepare_topics(settings: DevSettings, kafka: Kafka) -> None:
     if problems := await topics.check(kafka, settings.topic_prefix):
         raise TopicsError("\n".join(problems))
     # The broker sets the timestamp, so that `watch` shows when a callback was written, not when it was built.
-    wanted = topics.Wanted({"message.timestamp.type": ("LogAppendTime", "")}, {})
+    wanted = Wanted({"message.timestamp.type": ("LogAppendTime", "")}, {})
     names = [CALLBACK_TOPIC, *(topic for _, topic in door_topics(settings.door))]
     await topics.make(kafka, dict.fromkeys(names, wanted), settings.partitions)
