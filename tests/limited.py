@@ -3,20 +3,23 @@ A relay that stands for a broker of another make: it knows fewer versions of Kaf
 and fewer settings of topics.
 
 It tells so in its answers about versions, and closes a connection that asks in another version, as Redpanda does. It
-creates no topic that is to have a setting which it refuses. It does not copy what else such a broker does differently.
+creates no topic that is to have a setting which it refuses, and creates topics without settings that it ignores. It
+does not copy what else such a broker does differently.
 """
 
 import asyncio
 from asyncio import IncompleteReadError, StreamReader, StreamWriter
-from collections.abc import Collection, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager, suppress
 from io import BytesIO
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from aiokafka.protocol.admin import ApiVersionResponse_v0, CreateTopicsRequest_v3
 from relay import Address, Relay
 
 from kafka_timers.broker.requests import ApiVersions
+from kafka_timers.dev.broker import HOST, EmbeddedKafka, free_port
 
 _VERSIONS, _CREATE = ApiVersions.API_KEY, CreateTopicsRequest_v3.API_KEY
 _NO_SUCH_SETTING = 40
@@ -44,6 +47,8 @@ ANY = dict.fromkeys(range(100), 99)
 # Settings that clouds refuse.
 MSK_SERVERLESS = ("segment.ms", "min.compaction.lag.ms", "min.cleanable.dirty.ratio")
 CONFLUENT_CLOUD = ("min.cleanable.dirty.ratio",)
+# Settings that WarpStream takes, and does nothing with.
+WARPSTREAM = ("segment.ms", "min.compaction.lag.ms", "min.cleanable.dirty.ratio", "min.insync.replicas")
 # Of Kafka 2.2: a producer cannot ask whether its id is still its own.
 TOO_OLD = {0: 6, 1: 8, 2: 3, 3: 6, 10: 2, 18: 2, 22: 1}
 
@@ -55,13 +60,19 @@ class LimitedRelay(Relay):
     Args:
         versions: the highest version of each request, by its number. It does not know any other.
         settings: of topics, which it refuses.
+        ignored: settings of topics that it takes, and does not pass on.
     """
 
     def __init__(
-        self, address: Address, target: Address, versions: Mapping[int, int], settings: Collection[str] = ()
+        self,
+        address: Address,
+        target: Address,
+        versions: Mapping[int, int],
+        settings: Collection[str] = (),
+        ignored: Collection[str] = (),
     ) -> None:
         super().__init__(address, target)
-        self._versions, self._settings = versions, settings
+        self._versions, self._settings, self._ignored = versions, settings, ignored
         # Topics that are not passed on, by the number of the answer, with the setting that is to blame.
         self._kept_back: dict[int, dict[str, str]] = {}
         # Of the connections that were closed: number and version of the request.
@@ -93,8 +104,8 @@ class LimitedRelay(Relay):
                 return
             if key == _VERSIONS:
                 asked[int.from_bytes(frame[4:8])] = version
-            elif key == _CREATE and self._settings:
-                frame = self._without_refused(frame)
+            elif key == _CREATE:
+                frame = self._passed_on(frame)
             writer.write(len(frame).to_bytes(4) + frame)
             await writer.drain()
 
@@ -124,8 +135,8 @@ class LimitedRelay(Relay):
             fields[3] = {}
         return bytes(kind(*fields).encode())
 
-    def _without_refused(self, frame: bytes) -> bytes:
-        """Return the request for new topics in *frame* without those that are to have a setting which is refused."""
+    def _passed_on(self, frame: bytes) -> bytes:
+        """Return what is left of the request for new topics in *frame*."""
         begin = _CLIENT_AT + 2 + int.from_bytes(frame[_CLIENT_AT : _CLIENT_AT + 2])
         request = CreateTopicsRequest_v3.decode(frame[begin:])
         refused = {
@@ -135,8 +146,45 @@ class LimitedRelay(Relay):
             if setting in self._settings
         }
         self._kept_back[int.from_bytes(frame[4:8])] = refused
-        request.create_topic_requests = [each for each in request.create_topic_requests if each[0] not in refused]
+        request.create_topic_requests = [
+            (topic, *rest, [(name, value) for name, value in settings if name not in self._ignored])
+            for topic, *rest, settings in request.create_topic_requests
+            if topic not in refused
+        ]
         return frame[:begin] + bytes(request.encode())
+
+
+class Limited(NamedTuple):
+    """A broker behind such a relay: clients reach it at *address*, and at its own address without limits."""
+
+    address: str
+    relay: LimitedRelay
+    broker: EmbeddedKafka
+
+
+@asynccontextmanager
+async def limited(
+    folder: Path, versions: Mapping[int, int], settings: Collection[str] = (), ignored: Collection[str] = ()
+) -> AsyncIterator[Limited]:
+    """Yield a broker with these limits; see `LimitedRelay`."""
+    own, told = free_port(), free_port(inner=True)
+    # Among themselves, brokers do not go through it.
+    broker = EmbeddedKafka(folder, own)
+    relay = LimitedRelay((HOST, told), (HOST, behind := free_port(inner=True)), versions, settings, ignored)
+    inner = free_port(inner=True)
+    broker.properties = {
+        "listeners": f"PLAINTEXT://{HOST}:{own},LIMITED://{HOST}:{behind},CONTROLLER://{HOST}:{inner}",
+        "controller.quorum.bootstrap.servers": f"{HOST}:{inner}",
+        "advertised.listeners": f"PLAINTEXT://{HOST}:{own},LIMITED://{HOST}:{told}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,LIMITED:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "inter.broker.listener.name": "PLAINTEXT",
+    }
+    async with broker:
+        await relay.flow()
+        try:
+            yield Limited(f"{HOST}:{told}", relay, broker)
+        finally:
+            await relay.cut()
 
 
 async def _frame(reader: StreamReader) -> bytes:

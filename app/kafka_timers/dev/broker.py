@@ -97,6 +97,7 @@ class EmbeddedKafka:
         cluster_id: `new_cluster_id` of the cluster that it is one of several brokers of. Its *properties* then have its
             id, listeners, peers and replication. Empty for a broker that is alone.
         java: Java options, behind those that every broker here has.
+        classpath: of another version of Kafka, from 3.3 on; empty is the one of `jars.lock`.
 
     Attributes:
         properties: broker settings in Kafka's own names, from the next start on; they win over those made here.
@@ -112,6 +113,7 @@ class EmbeddedKafka:
         *,
         cluster_id: str = "",
         java: Sequence[str] = (),
+        classpath: str = "",
     ) -> None:
         self.folder = folder.absolute()
         self.port = port or free_port()
@@ -119,6 +121,7 @@ class EmbeddedKafka:
         self._features = features or {}
         self._cluster_id = cluster_id
         self._java = java
+        self._classpath = classpath
         self._child: Child | None = None
         self.environment: dict[str, str] = {}
 
@@ -144,7 +147,7 @@ class EmbeddedKafka:
         refuse_taken_port(self.port, "Kafka")
         # In threads, because both take a while: one runs programs, the other may wait for the network.
         program = await asyncio.to_thread(java.find)
-        classpath = await asyncio.to_thread(jars.classpath)
+        classpath = self._classpath or await asyncio.to_thread(jars.classpath)
         self.folder.mkdir(parents=True, exist_ok=True)
         logging = self.folder / "log4j2.properties"
         logging.write_text(_LOGGING)
@@ -216,9 +219,13 @@ class EmbeddedKafka:
         # The controller's port may differ from start to start: this process is the only voter of the quorum, and it
         # tells the quorum its address.
         controller = f"{HOST}:{free_port(inner=True)}"
+        quorum = {"controller.quorum.bootstrap.servers": controller}
+        if self._classpath:
+            # Before 3.9, voters are known from settings alone.
+            quorum = {"controller.quorum.voters": f"1@{controller}"}
         return {
             "node.id": "1",
-            "controller.quorum.bootstrap.servers": controller,
+            **quorum,
             "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://{controller}",
             "advertised.listeners": f"PLAINTEXT://{self.bootstrap}",
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
@@ -233,7 +240,7 @@ class EmbeddedKafka:
         # With "=", because one cluster id in 64 begins with "-" and would be read as an option.
         cluster_id = self._cluster_id or new_cluster_id()
         tool = ["kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}", "-c", str(config)]
-        if not self._cluster_id:
+        if not self._cluster_id and not self._classpath:
             tool.append("--standalone")
         for name, level in self._features.items():
             tool += ["--feature", f"{name}={level}"]
