@@ -17,7 +17,10 @@ from murmurhash2 import murmurhash2
 
 from kafka_timers.v1.future_pb2 import Future
 
-__all__ = ["Load", "partition_of"]
+__all__ = ["ID_PREFIX", "Load", "partition_of"]
+
+# Before the ids of all timers.
+ID_PREFIX = "id-"
 
 _STEP_S = 0.05
 # Of all timers, those with an id; of these, those that are cancelled or moved; of moved ones, those that are again.
@@ -116,6 +119,11 @@ class Load(threading.Thread):
         finally:
             self._turn.release()
 
+    @property
+    def timers(self) -> int:
+        """How many timers it has asked for so far; one that was moved is another one."""
+        return self._count
+
     def stop(self, limit_s: float = 120) -> None:
         """
         End the thread and wait until all was taken.
@@ -142,7 +150,7 @@ class Load(threading.Thread):
     def _ask(self) -> None:
         second = int(time.time()) + self._ahead_s()
         if self._chance.random() < _WITH_ID:
-            timer_id = f"id-{self._prefix}-{self._count}"
+            timer_id = f"{ID_PREFIX}{self._prefix}-{self._count}"
             self._set(timer_id, second)
             if self._chance.random() < _ASKED:
                 self._later(timer_id, second)

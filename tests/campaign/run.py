@@ -13,12 +13,12 @@ from prometheus import Prometheus
 from campaign import topics
 from campaign.clocks import Clocks
 from campaign.faults import Fault
-from campaign.load import Load
+from campaign.load import ID_PREFIX, Load
 from campaign.oracle import Callback, Expected, Request, Verdict, expected, judge, strange_among
 from campaign.stage import Stage
 from kafka_timers.dev.broker import EmbeddedKafka
 
-__all__ = ["Outcome", "is_of", "judged", "run"]
+__all__ = ["Outcome", "is_of", "judged", "run", "run_on"]
 
 # How long timers may take once the fault is over and nothing is asked any more.
 _DRAIN_S = 90.0
@@ -89,27 +89,32 @@ async def run(
         cuttable=fault.cuttable,
         prometheus=prometheus,
     ) as stage:
-        load = Load(kafka.bootstrap, prefix, stage.callbacks, stage.partitions, rate, seed, fault.millis)
-        load.start()
-        note = broken = ""
+        return await run_on(stage, fault, rate=rate, seed=seed, short=short)
+
+
+async def run_on(stage: Stage, fault: Fault, *, rate: float, seed: int, short: bool = False) -> Outcome:
+    """Do the same on a stage whose processes run."""
+    load = Load(stage.kafka.bootstrap, stage.prefix, stage.callbacks, stage.partitions, rate, seed, fault.millis)
+    load.start()
+    note = broken = ""
+    try:
+        await asyncio.sleep(3 if short else 10)
+        fault_ms = int(time.time() * 1000)
         try:
-            await asyncio.sleep(3 if short else 10)
-            fault_ms = int(time.time() * 1000)
-            try:
-                note = await fault.run(stage, load, short)
-            except AssertionError as error:
-                broken = str(error)
-            await asyncio.sleep(3 if short else 20)
-        finally:
-            await asyncio.to_thread(load.stop)
-        verdict = await asyncio.to_thread(_verdict, stage, load, fault_ms)
-        if fault.afterwards:
-            try:
-                note = f"{note}; {await fault.afterwards(stage)}"
-            except AssertionError as error:
-                broken = broken or str(error)
-        rang = await prometheus.rang() if prometheus else set()
-        lost = [process.name for process in stage.processes if "never retrieved" in process.log.read_text()]
+            note = await fault.run(stage, load, short)
+        except AssertionError as error:
+            broken = str(error)
+        await asyncio.sleep(3 if short else 20)
+    finally:
+        await asyncio.to_thread(load.stop)
+    verdict = await asyncio.to_thread(_verdict, stage, load, fault_ms)
+    if fault.afterwards:
+        try:
+            note = f"{note}; {await fault.afterwards(stage)}"
+        except AssertionError as error:
+            broken = broken or str(error)
+    rang = await stage.prometheus.rang() if stage.prometheus else set()
+    lost = [process.name for process in stage.processes if "never retrieved" in process.log.read_text()]
     told = [broken] if broken else []
     if lost:
         told.append(f"exceptions that nobody has looked at, in the logs of {', '.join(lost)}")
@@ -155,7 +160,10 @@ def _verdict(stage: Stage, load: Load, fault_ms: int) -> Verdict:
 def is_of(request: Request, callbacks: str, replies: str) -> bool:
     """Tell whether a load with these topics has asked for it; a fault judges requests on its own topics itself."""
     future = request.future
-    return future.replyTopic == replies if future.cancel else future.callBackTopic == callbacks
+    if future.cancel:
+        # Commands have their answers on that topic too.
+        return future.replyTopic == replies and future.timerId.startswith(ID_PREFIX)
+    return future.callBackTopic == callbacks
 
 
 def judged(stage: Stage, told: Expected, callback_topic: str, reply_topic: str, fault_ms: int) -> Verdict:

@@ -124,6 +124,7 @@ class Stage:
             one that is behind may become leader.
         module: what is run as `kafka-timers`.
         prometheus: scrapes all processes, once they are ready; without it no alarm is looked at.
+        reached: the options by which processes and commands reach the brokers; their own address by default.
 
     Attributes:
         awaited: the alarms that have told of the fault, as they had to.
@@ -144,9 +145,10 @@ class Stage:
         cuttable: str = "",
         module: str = "kafka_timers",
         prometheus: Prometheus | None = None,
+        reached: Sequence[str] = (),
     ) -> None:
         self._module = module
-        self._prometheus = prometheus
+        self.prometheus = prometheus
         self.awaited: set[str] = set()
         self.former: Former | None = None
         self.left: list[Request] = []
@@ -158,7 +160,7 @@ class Stage:
         self.folder = folder
         self.partitions = partitions
         self.callbacks = prefix + "callbacks"
-        where = ["--bootstrap", kafka.bootstrap, "--topic-prefix", prefix]
+        where = [*(reached or ("--bootstrap", kafka.bootstrap)), "--topic-prefix", prefix]
         self._where = where
         self.group = prefix + "workers"
         self.clocks = clocks
@@ -166,6 +168,7 @@ class Stage:
             self._process(f"oscillator-{n}", ["oscillator", *where, "--replica", str(n)]) for n in (0, 1)
         ]
         self.workers: list[Process] = []
+        self.others: list[Process] = []
         for more in options:
             self.add_worker(*more)
 
@@ -176,14 +179,19 @@ class Stage:
         self.workers.append(self._process(name, command))
         return self.workers[-1]
 
+    def add_other(self, command: str, *options: str) -> Process:
+        """Return a planner or a console, which was not started yet."""
+        self.others.append(self._process(command, [command, *self._where, "--group", self.group, *options]))
+        return self.others[-1]
+
     def _process(self, name: str, command: Sequence[str]) -> Process:
         environment = self.clocks.of_process(name) if self.clocks else {}
         return Process(name, command, free_port(), self.folder, environment, self._module)
 
     @property
     def processes(self) -> list[Process]:
-        """Oscillators and workers."""
-        return [*self.oscillators, *self.workers]
+        """Oscillators, workers and others."""
+        return [*self.oscillators, *self.workers, *self.others]
 
     @property
     def cluster(self) -> PartableCluster:
@@ -225,8 +233,8 @@ class Stage:
 
     def watch(self) -> None:
         """Have Prometheus scrape all processes that there are now."""
-        if self._prometheus:
-            self._prometheus.scrape(*self.processes)
+        if self.prometheus:
+            self.prometheus.scrape(*self.processes)
 
     async def command(self, *words: str, limit_s: float = 60) -> tuple[int, str]:
         """Run a command of `kafka-timers` on this instance; return its exit code and its output."""
@@ -257,7 +265,7 @@ class Stage:
         Raises:
             AssertionError: one of them did not within *limit_s*.
         """
-        words = {where: wanted for where, wanted in words.items() if where != "alarm" or self._prometheus}
+        words = {where: wanted for where, wanted in words.items() if where != "alarm" or self.prometheus}
         alarm = words.get("alarm", "")
         begin_s, told_s = time.monotonic(), dict[str, float]()
         while len(told_s) < len(words) and time.monotonic() < begin_s + limit_s:
@@ -267,7 +275,7 @@ class Stage:
                 "/readyz": [body for status, body in answers if status == 503],
                 "status": [said] if code == 1 else [],
                 "log": [one.log.read_text() for one in self.processes],
-                "alarm": [alarm] if self._prometheus and alarm and await self._prometheus.tells(alarm) else [],
+                "alarm": [alarm] if self.prometheus and alarm and await self.prometheus.tells(alarm) else [],
             }
             for where, wanted in words.items():
                 if any(wanted in text for text in texts[where]):
