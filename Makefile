@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run check pythons mutants test test-wheel test-deploy docs lint proto proto-released bench bench-questions bench-lake bench-schedules soak rolling chaos chaos-lake faults java
+.PHONY: help run check pythons mutants test test-wheel test-deploy docs lint proto proto-released bench bench-questions bench-lake bench-schedules soak rolling chaos chaos-lake faults brokers java
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -82,6 +82,10 @@ chaos: $(INSTALLED) java ## Run the long campaigns that `make test` leaves out; 
 faults: $(INSTALLED) java ## Break real brokers and workers under load, each fault five times, some ten hours; needs libfaketime and prometheus; writes docs/faults.md
 	PYTHONPATH=tests $(BIN)/python -m campaign --json docs/faults.json --page docs/faults.md
 	PYTHONPATH=tests $(BIN)/python -m campaign.recurring --json docs/faults-recurring.json
+
+# Kafka's older and newer versions come from Maven into the user's cache, once.
+brokers: $(INSTALLED) java ## Try the service on Kafkas of several versions, and behind the limits of other brokers, 200,000 timers each, some two hours; docs/operate.md shows it
+	PYTHONPATH=tests $(BIN)/python -m matrix --json docs/brokers.json --page docs/operate.md
 
 trimmed: $(INSTALLED) java ## Sweep and trim the log of half an hour under kills, and of sixty days in virtual time, an hour; docs/performance.md shows it
 	PYTHONPATH=tests $(BIN)/python -m campaign.trimmed --json docs/performance/trimmed.json

@@ -199,6 +199,7 @@ def test_newcomers_find_every_target_of_make() -> None:
         "bench-schedules",
         "soak",
         "faults",
+        "brokers",
         "rolling",
         "chaos",
         "chaos-lake",
