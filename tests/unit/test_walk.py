@@ -898,6 +898,31 @@ def test_an_ignored_request_makes_no_id_known_after_its_second(off: tuple[str, .
             assert told.fired == [2, 0]
 
 
+@pytest.mark.parametrize("off", [(), ("stood before",)])
+def test_a_request_that_has_replaced_another_long_ago_waits_on_whatever_made_its_id_known_before(
+    off: tuple[str, ...],
+) -> None:
+    """
+    An owner without a store reads a request again that was ignored, and that seals name no more. It believes that this
+    one stood, and so misjudges the next one of the id; but not the one that waits.
+    """
+    with story(*off, terms=SHORT) as told:
+        begin(told)
+        last = 14 + 3 * SHORT.memory_s
+        told.walk.request(last)
+        told.walk.request(12, b"a", condition=IF_PENDING)
+        told.walk.request(14, b"a", condition=IF_ABSENT)
+        told.tick_until(told.a, 12)
+        told.walk.request(last, b"a", condition=IF_PENDING)
+        told.tick_until(told.a, 14 + 2 * SHORT.memory_s)
+        assert told.fired == []
+        told.walk.take_over(told.b, is_empty=True)
+        with broken("P") if off else nullcontext():
+            told.tick_until(told.b, last)
+            told.walk.finish()
+            assert told.fired == [0, 3]
+
+
 @pytest.mark.parametrize("off", [(), ("forgotten is known",)])
 def test_an_id_whose_outcome_is_unknown_is_not_absent(off: tuple[str, ...]) -> None:
     """Whether a cancel was read in time is not known to an owner without a store; that there was a timer is."""

@@ -204,9 +204,9 @@ def _holds(record: TimerRecord, before: Version | None, effect: Effect | None, p
     # Judge by the append time, not by memory: another worker, and the lake, may remember an id for longer.
     is_known = before is not None and not before.is_over(record.appended_ms)
     is_meant = before is not None and before.offset == record.expected
+    if record.due_ms is not None and partition.has_stood(record.offset, record.due_ms):
+        return True
     if record.condition == Condition.IF_ABSENT:
-        if record.due_ms is not None and partition.has_stood(record.offset, record.due_ms):
-            return True
         return not is_known or (is_meant and before is not None and record.appended_ms >= before.due_ms)
     if before is None and partition.has_replaced(record.offset, record.appended_ms):
         return True
