@@ -3,7 +3,7 @@
 import sys
 
 # Commands that need more than the command line. Each has an extra of its own name.
-_EXTRAS = ("console", "dev", "lake", "oscillator", "worker")
+_EXTRAS = ("console", "dev", "lake", "oscillator", "serve", "worker")
 
 
 def main() -> None:

@@ -83,7 +83,7 @@ async def test_topics_as_json(where: list[str], prefix: str) -> None:
     assert (code, len(json.loads(output)["problems"])) == (1, 7)
     code, output, _ = await ended("topics", "create", *where, "--json")
     assert (code, prefix + "oscillator" in json.loads(output)["created"]) == (0, True)
-    assert json.loads((await ended("topics", "create", *where, "--json"))[1]) == {"created": []}
+    assert json.loads((await ended("topics", "create", *where, "--json"))[1]) == {"created": [], "left_out": []}
     assert json.loads((await ended("topics", "check", *where, "--json"))[1]) == {"problems": []}
 
 
