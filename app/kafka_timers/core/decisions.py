@@ -204,11 +204,12 @@ def _holds(record: TimerRecord, before: Version | None, effect: Effect | None, p
     # Judge by the append time, not by memory: another worker, and the lake, may remember an id for longer.
     is_known = before is not None and not before.is_over(record.appended_ms)
     is_meant = before is not None and before.offset == record.expected
-    if record.due_ms is not None and partition.has_stood(record.offset, record.due_ms):
-        return True
+    has_stood = record.due_ms is not None and partition.has_stood(record.offset, record.due_ms)
     if record.condition == Condition.IF_ABSENT:
-        return not is_known or (is_meant and before is not None and record.appended_ms >= before.due_ms)
-    if before is None and partition.has_replaced(record.offset, record.appended_ms):
+        return has_stood or not is_known or (is_meant and before is not None and record.appended_ms >= before.due_ms)
+    # An hour after it came, what is known of its id may be misjudged too: by then seals name no request any more that
+    # was ignored before it, and that one may stand for the replaced one.
+    if (before is None or has_stood) and partition.has_replaced(record.offset, record.appended_ms):
         return True
     return is_known and (is_meant or record.expected is None) and effect in (Effect.WITHDRAWS, Effect.FORGOTTEN)
 
