@@ -19,7 +19,7 @@ from kafka_timers.errors import KafkaSetupError
 
 
 async def timers_fire_once(address: str, folder: Path) -> None:
-    """Have timers fire exactly once across a kill, and one be cancelled with an answer; nothing of ours logs an error."""
+    """Have timers fire exactly once across a kill, and one be cancelled; nothing of ours logs an error."""
     async with (
         Service(address, "t-", folder, partitions=2) as service,
         TimerClient(address, topic_prefix="t-") as client,
