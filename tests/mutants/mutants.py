@@ -362,7 +362,7 @@ MUTANTS = [
     Mutant("an answer forgets where its record came from", "Answer.unpack", put("''", "decode")),
     # --- verdicts, rows, backlog, reconcile --------------------------------------------------------------------------
     Mutant("a copy with a negative offset is accepted", "_judged_in", compare("_1 < _2 <= _3", "decidedOffset")),
-    Mutant("what an owner before has let stand is judged anew", "_holds", never("has_stood")),
+    Mutant("what an owner before has let stand is judged anew", "_holds", put("False", "has_stood")),
     Mutant("an ignored request is kept", "_place_request", without("ignored")),
     Mutant("what may be late is kept in batches", "_usual", without("min")),
     Mutant("a batch loses its ids when a part of it is withdrawn", "rows.without", put("False", "named")),
