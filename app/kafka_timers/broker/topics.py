@@ -172,10 +172,13 @@ async def make(kafka: Kafka, wanted: Mapping[str, Wanted], partitions: int) -> C
             barely, lasting = await _ask_for(admin, again, partitions) if again else ([], {})
         finally:
             await admin.close()
-        if lacking := [f"{name}: {words}" for name, (_, words) in (refused | lasting).items() if name not in barely]:
-            raise TopicsError(f"topics that cannot be created: {'; '.join(lacking)}")
+        missing = {name: words for name, (_, words) in (refused | lasting).items() if name not in barely}
         async with Cluster.open(kafka) as cluster:
-            await _until_known(cluster, wanted)
+            await _until_known(cluster, wanted.keys() - missing.keys())
+    if missing:
+        raise TopicsError(
+            f"topics that cannot be created: {'; '.join(f'{name}: {words}' for name, words in missing.items())}"
+        )
     return Created(made + barely, [_left_out(name, wanted[name], refused[name][1]) for name in barely])
 
 
