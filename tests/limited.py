@@ -7,10 +7,9 @@ creates no topic that is to have a setting which it refuses, and creates topics 
 does not copy what else such a broker does differently.
 """
 
-import asyncio
-from asyncio import IncompleteReadError, StreamReader, StreamWriter
-from collections.abc import AsyncIterator, Collection, Mapping
-from contextlib import asynccontextmanager, suppress
+from asyncio import StreamReader, StreamWriter
+from collections.abc import AsyncIterator, Collection, Coroutine, Mapping
+from contextlib import asynccontextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -78,22 +77,11 @@ class LimitedRelay(Relay):
         # Of the connections that were closed: number and version of the request.
         self.refused: list[tuple[int, int]] = []
 
-    async def _pass_on(self, reader: StreamReader, writer: StreamWriter) -> None:
-        with self._closing(writer):
-            await self._flowing.wait()
-            far_reader, far_writer = await asyncio.open_connection(*self.target)
-            asked: dict[int, int] = {}
-            with self._closing(far_writer), suppress(OSError, IncompleteReadError):
-                ways = [
-                    asyncio.ensure_future(self._ask(reader, far_writer, asked)),
-                    asyncio.ensure_future(self._answer(far_reader, writer, asked)),
-                ]
-                try:
-                    await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    for way in ways:
-                        way.cancel()
-                    await asyncio.gather(*ways, return_exceptions=True)
+    def _ways(
+        self, reader: StreamReader, writer: StreamWriter, far_reader: StreamReader, far_writer: StreamWriter
+    ) -> tuple[Coroutine[Any, Any, None], Coroutine[Any, Any, None]]:
+        asked: dict[int, int] = {}
+        return self._ask(reader, far_writer, asked), self._answer(far_reader, writer, asked)
 
     async def _ask(self, reader: StreamReader, writer: StreamWriter, asked: dict[int, int]) -> None:
         while True:

@@ -14,7 +14,8 @@ import contextlib
 import socket
 import struct
 from asyncio import StreamReader, StreamWriter
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
+from typing import Any
 
 __all__ = ["Address", "Relay"]
 
@@ -94,10 +95,7 @@ class Relay:
             except OSError:
                 return
             with self._closing(far_writer):
-                ways = [
-                    asyncio.create_task(self._pump(reader, far_writer)),
-                    asyncio.create_task(self._pump(far_reader, writer)),
-                ]
+                ways = [asyncio.create_task(way) for way in self._ways(reader, writer, far_reader, far_writer)]
                 try:
                     # When one side ends, the other ends too: no program here uses a half-closed connection.
                     await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
@@ -105,6 +103,12 @@ class Relay:
                     for way in ways:
                         way.cancel()
                     await asyncio.gather(*ways, return_exceptions=True)
+
+    def _ways(
+        self, reader: StreamReader, writer: StreamWriter, far_reader: StreamReader, far_writer: StreamWriter
+    ) -> tuple[Coroutine[Any, Any, None], Coroutine[Any, Any, None]]:
+        """Return what passes bytes on to the target, and what passes them back."""
+        return self._pump(reader, far_writer), self._pump(far_reader, writer)
 
     @contextlib.contextmanager
     def _closing(self, writer: StreamWriter) -> Iterator[None]:

@@ -146,7 +146,7 @@ class Cluster:
                 opening.cancel()
                 # The task closes its socket itself, and the end of the event loop would not wait for that.
                 closing.append(opening)
-            elif not opening.cancelled() and not opening.exception() and (closed := opening.result().close()):
+            elif not _has_failed(opening) and (closed := opening.result().close()):
                 closing.append(closed)
         if closing:
             await asyncio.wait(closing, timeout=_CLOSE_S)

@@ -123,9 +123,7 @@ def problems(
         for name in dataclasses.astuple(topics)
         if name not in existing
     ]
-    found += count_problems(
-        topics, {name: existing[name] for name in aligned_topics(topics) if name in existing}, served
-    )
+    found += count_problems(topics, existing, served)
     for name, wanted in wanted_of(topics, horizon_s, keep_s).items():
         if name not in existing:
             continue
@@ -157,10 +155,13 @@ def _durability_problems(name: str, config: Mapping[str, str], replicas: int) ->
         yield f"topic {name} has {replicas} replicas and {IN_SYNC_MIN}=1: one lost broker may lose records. Set it to 2"
 
 
-def count_problems(topics: Topics, aligned: Mapping[str, int], served: int) -> list[str]:
+def count_problems(topics: Topics, existing: Mapping[str, int], served: int) -> list[str]:
     """
-    Return the problems of the *aligned* topics' numbers of partitions; *served* is what the service uses, 0 if unknown.
+    Return the problems of the *existing* numbers of partitions of topics that must have the same; see `aligned_topics`.
+
+    *served* is what the service uses, 0 if unknown.
     """
+    aligned = {name: existing[name] for name in aligned_topics(topics) if name in existing}
     if not served:
         if len(set(aligned.values())) < 2:
             return []

@@ -140,8 +140,7 @@ async def create(kafka: Kafka, prefix: str, partitions: int) -> Created:
     topics, existing = Topics.of(prefix), await counts(kafka, prefix)
     wanted = wanted_of(topics)
     missing = [name for name in wanted if name not in existing]
-    aligned = {name: existing[name] for name in aligned_topics(topics) if name in existing}
-    if missing and (differ := count_problems(topics, aligned, 0)):
+    if missing and (differ := count_problems(topics, existing, 0)):
         raise TopicsError(f"{differ[0]}. Then create the missing {', '.join(missing)}")
     for name in aligned_topics(topics):
         if missing and existing.get(name, partitions) != partitions:

@@ -99,7 +99,7 @@ class Trimmer:
         """
         log, now_s = self._ports.log, self._ports.clock.wall_s()
         # Partitions come and go while brokers answer.
-        for number, owner in [*self._owners().items()]:
+        for number, owner in dict(self._owners()).items():
             first = owner.sealed[1] if owner.sealed else 0
             needed_s, end = 0.0, await log.bounds.end(number)
             async for records in log.pages(number, first, end, skips_deleted=True):
