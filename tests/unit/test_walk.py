@@ -1218,6 +1218,20 @@ def test_a_cancel_that_comes_after_the_due_of_a_far_request_is_too_late_though_i
         assert told.fired == [0]
 
 
+def test_a_late_copy_makes_an_id_known_though_a_cancel_came_after_it_was_forgotten() -> None:
+    with story(terms=SHORT_LAKE) as told:
+        told.walk.request(11)
+        told.walk.request(40, b"a")
+        told.walk.take_over(told.a)
+        told.tick_until(told.a, 41)
+        told.walk.take_over(told.b, is_empty=True)
+        told.walk.cancel()
+        append_copy(told, 1, decided=3, decided_s=41)
+        told.walk.cancel()
+        told.walk.finish()
+        assert (told.fired, told.answers) == ([0, 1], [(2, "UNKNOWN"), (4, "TOO_LATE")])
+
+
 @pytest.mark.parametrize("off", [(), ("forgotten by its own offset",)])
 def test_a_promoted_timer_can_be_cancelled_an_hour_after_it_was_asked_for(off: tuple[str, ...]) -> None:
     """Its id is known by the request for an hour from then on, and by the copy until an hour after it is due."""
