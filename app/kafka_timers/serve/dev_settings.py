@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from kafka_timers.adapters import check_doors
 from kafka_timers.errors import SettingsError
-from kafka_timers.serve.serve_settings import ServeSettings
+from kafka_timers.serve.serve_settings import ServeSettings, refuse_same
 from kafka_timers.settings import KafkaSettings, WorkerSettings, setting
 
 _PORT_MAX = 65_535
@@ -75,9 +75,7 @@ class DevSettings(KafkaSettings):
                 raise SettingsError(
                     f"port is {self.port}, and the others of three brokers have the next two: give less"
                 )
-        if len(set(ports.values())) < len(ports):
-            listed = ", ".join(f"{name} {port}" for name, port in ports.items())
-            raise SettingsError(f"two of these ports are the same: {listed}")
+        refuse_same(ports)
 
     @property
     def ports(self) -> list[int]:

@@ -15,6 +15,14 @@ _PORT_MAX = 65_535
 _Process = TypeVar("_Process", OscillatorSettings, WorkerSettings, ConsoleSettings)
 
 
+def refuse_same(ports: Mapping[str, int]) -> None:
+    """Raise a SettingsError if two of *ports* are the same; 0 is none."""
+    used = [port for port in ports.values() if port]
+    if len(set(used)) < len(used):
+        listed = ", ".join(f"{name} {port}" for name, port in ports.items())
+        raise SettingsError(f"two of these ports are the same: {listed}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class ServeSettings(GroupSettings):
     """
@@ -62,10 +70,7 @@ class ServeSettings(GroupSettings):
             "query_port": self.query_port,
             "console_port": self.console_port,
         }
-        used = [port for port in ports.values() if port]
-        if len(set(used)) < len(used):
-            listed = ", ".join(f"{name} {port}" for name, port in ports.items())
-            raise SettingsError(f"two of these ports are the same: {listed}")
+        refuse_same(ports)
         for process in ("oscillator", "worker", "console"):
             try:
                 getattr(self, process)
