@@ -22,22 +22,30 @@ __all__ = ["Answer", "Callback", "Expected", "Request", "Verdict", "expected", "
 _IN_TIME = frozenset((Reply.CANCELLED, Reply.MOVED))
 # So long after its second an id is forgotten.
 _KNOWN_FOR_MS = 3_600_000
+_ANEW = " anew"
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A record of `timer-request`; *second* is 0 for a cancel."""
+    """
+    A record of `timer-request`.
+
+    Attributes:
+        second: 0 for a cancel.
+        is_anew: whether a record that was destroyed had its offset before.
+    """
 
     partition: int
     offset: int
     appended_ms: int
     second: int
     future: Future
+    is_anew: bool = False
 
     @property
     def name(self) -> str:
-        """Its name in callbacks and answers."""
-        return f"{self.partition}:{self.offset}"
+        """Its name in callbacks and answers, with a mark if another record had that before."""
+        return f"{self.partition}:{self.offset}{_ANEW if self.is_anew else ''}"
 
     @property
     def asked_ms(self) -> int:
@@ -90,6 +98,13 @@ class Expected:
     def must_fire(self) -> set[str]:
         """Return the requests that nothing has withdrawn."""
         return self.timers.keys() - self.withdrawn.keys()
+
+    def of(self, callback: Callback) -> Callback:
+        """Return *callback* with the name of the one request that it can be of, where two had its name."""
+        anew = self.timers.get(callback.request + _ANEW)
+        if anew is None or callback.appended_ms < anew.appended_ms:
+            return callback
+        return replace(callback, request=anew.name)
 
     def destroyed(self, name: str) -> None:
         """Expect no callback and no answer of a record that somebody has destroyed; there may be some."""

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +148,12 @@ def _verdict(stage: Stage, load: Load, fault_ms: int) -> Verdict:
     if former := stage.former:
         # A worker writes a timer again whose topic lacks replicas, as while two brokers were away.
         before, there = ({(one.name, one.appended_ms) for one in each} for each in (former.requests, log))
-        again = [one for one in log if one.future.HasField("insteadOf") and (one.name, one.appended_ms) not in before]
+        names = {one.name for one in former.requests}
+        again = [
+            replace(one, is_anew=one.name in names)
+            for one in log
+            if one.future.HasField("insteadOf") and (one.name, one.appended_ms) not in before
+        ]
         told = expected(one for one in [*former.requests, *again] if is_of(one, former.callbacks, former.replies))
         for one in former.requests:
             if one.due_ms > former.since_ms and (one.name, one.appended_ms) not in there:
@@ -178,13 +183,14 @@ def judged(stage: Stage, told: Expected, callback_topic: str, reply_topic: str, 
         answers = [*stage.answers]
         unfired, unanswered = told.must_fire(), told.outcomes.keys() - {answer.asked for answer in answers}
         while (unfired or unanswered) and time.time() < last_s + _DRAIN_S:
-            fired, given = callback_reader.more(topics.callback_of), reply_reader.more(topics.answer_of)
+            fired = [*map(told.of, callback_reader.more(topics.callback_of))]
+            given = reply_reader.more(topics.answer_of)
             unfired -= {callback.request for callback in fired}
             unanswered -= {answer.asked for answer in given}
             callbacks += fired
             answers += given
         time.sleep(_AFTER_S)
-        callbacks += callback_reader.more(topics.callback_of)
+        callbacks += map(told.of, callback_reader.more(topics.callback_of))
         answers += reply_reader.more(topics.answer_of)
     for callback in strange_among(callbacks, told)[:_SHOWN]:
         print("strange:", callback, "asked for:", told.timers.get(callback.request))
