@@ -5,6 +5,7 @@ It follows the words of `sealed.proto`, `future.proto` and docs/design.md, not t
 under any owners, the fired timers follow from the request log and the snapshots in the seals.
 """
 
+import heapq
 import struct
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -135,6 +136,11 @@ class Audit:
     ignored: set[int] = field(default_factory=set)
     # Those that are held and not done: also a withdrawn request waits for its second.
     _waiting: dict[int, _Request] = field(default_factory=dict)
+    # A heap of their dues with their offsets; and those that no seal was held against, since it is one in millions.
+    _dues: list[tuple[int, int]] = field(default_factory=list)
+    _fresh: list[_Request] = field(default_factory=list)
+    # What the last seal says of where the log must be read from.
+    _from: tuple[int, tuple[Swept, ...]] = 0, ()
     # The offset of the last request of each id, and of its last record that meant anything.
     _standing: dict[bytes, int] = field(default_factory=dict)
     _latest: dict[bytes, int] = field(default_factory=dict)
@@ -184,14 +190,15 @@ class Audit:
 
     def _close(self, index: int, seal: Sealed, start_ms: int, end_ms: int, rejected: Collection[int]) -> None:
         keys = {}
-        for offset, request in self._waiting.items():
-            due_ms = request.due_ms
-            if due_ms < end_ms:
-                request.is_late = due_ms < start_ms
-                keys[offset] = (*divmod(start_ms if request.is_late else due_ms, 1000), offset)
+        while self._dues and self._dues[0][0] < end_ms:
+            due_ms, offset = heapq.heappop(self._dues)
+            self._waiting[offset].is_late = due_ms < start_ms
+            keys[offset] = (*divmod(max(start_ms, due_ms), 1000), offset)
         if seal.HasField("through"):
             through = _KEY.unpack_from(seal.through)
-            keys = {offset: key for offset, key in keys.items() if key <= through}
+            for offset in [offset for offset, key in keys.items() if key > through]:
+                del keys[offset]
+                heapq.heappush(self._dues, (self._waiting[offset].due_ms, offset))
         closed = {offset: self._waiting.pop(offset) for offset in keys}
         for request in closed.values():
             request.is_done = True
@@ -209,8 +216,10 @@ class Audit:
         if (said, withdrawn) != (meant, gone_by):
             said, meant = (*said, *withdrawn), (*meant, *gone_by)
             raise PromiseError(f"P8: seal {index} says {said}, requests say {meant}: {sorted(keys)}")
-        behind = [each for each in self._waiting.values() if each.at < seal.restore_from and each.withdrawn_by is None]
-        sweeps = sweeps_in(seal) if behind else ()
+        sweeps, fresh = sweeps_in(seal), self._fresh
+        told, self._from, self._fresh = self._from, (seal.restore_from, sweeps), []
+        waiting = fresh if self._from == told else self._waiting.values()
+        behind = [each for each in waiting if each.at < seal.restore_from and each.withdrawn_by is None]
         left = [lies_at(each.at, sweeps, self.repeated) for each in behind]
         if left and min(left) < seal.restore_from:
             raise PromiseError(f"P8: #{min(left)} waits below restore_from {seal.restore_from} of {seal.end_ms}")
@@ -222,7 +231,8 @@ class Audit:
         wish = self.wishes[offset]
         if wish.is_refused:
             if not wish.original:
-                self.requests[offset] = self._waiting[offset] = _Request(wish, offset, is_refused=True)
+                self.requests[offset] = refused = _Request(wish, offset, is_refused=True)
+                self._wait(offset, refused)
             return
         if wish.original:
             self._read_copy(offset, wish, wish.original)
@@ -239,7 +249,7 @@ class Audit:
         is_far = 0 < self.terms.horizon_s < wish.second - wish.appended_ms // 1000
         self.requests[offset] = request = _Request(wish, offset, is_far=is_far)
         if not is_far:
-            self._waiting[offset] = request
+            self._wait(offset, request)
         if wish.timer_id:
             self._standing[wish.timer_id] = offset
 
@@ -309,7 +319,12 @@ class Audit:
         request.is_far, request.at = False, offset
         if wish.timer_id and self._standing[wish.timer_id] != original.offset:
             self._came_back_behind.add(wish.timer_id)
-        self._waiting[original.offset] = request
+        self._wait(original.offset, request)
+
+    def _wait(self, offset: int, request: _Request) -> None:
+        self._waiting[offset] = request
+        heapq.heappush(self._dues, (request.due_ms, offset))
+        self._fresh.append(request)
 
 
 def check(
