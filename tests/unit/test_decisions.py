@@ -79,17 +79,18 @@ def test_a_reply_names_the_asking_record_and_the_request_that_it_is_about() -> N
     assert Answer(7, b"replies", b"a", Reply.UNKNOWN, None, "1:4").reply(2).asked == "1:4"
 
 
-def test_a_copy_fires_and_leaves_the_last_word_to_later_records_of_its_id() -> None:
-    """An owner that has begun behind the original knows the cancel behind it alone, which came too late for it."""
+@pytest.mark.parametrize(("due_ms", "outcome"), [(None, "TOO_LATE"), (15_000, "CANCELLED")])
+def test_a_copy_fires_and_leaves_the_last_word_to_a_later_request_of_its_id(due_ms: int | None, outcome: str) -> None:
+    """An owner that has begun behind the original knows the record behind it alone, which came too late for it."""
     partition = Partition(0, horizon_s=5)
-    known = dict(decide([asked(9, None, 11_000)], {}, partition).versions)
+    known = dict(decide([asked(9, due_ms, 11_000)], {}, partition).versions)
     before = known[b"a"]
     assert before is not None
-    assert (before.offset, before.latest) == (0, 9)
+    assert before.latest == 9
     copy = TimerRecord(b"a", DUE_MS, 20, 12_000, b"", original=Original(3, 1, 12, 11))
     decided = decide([copy, asked(21, None, 12_500)], known, partition)
     assert decided.dropped == {}
-    assert [Reply.Outcome.Name(answer.outcome) for answer in decided.answers] == ["UNKNOWN"]
+    assert [Reply.Outcome.Name(answer.outcome) for answer in decided.answers] == [outcome]
 
 
 def test_a_cancelled_id_is_forgotten_an_hour_after_its_cancel() -> None:
