@@ -121,6 +121,13 @@ def test_requests_that_are_none_are_known() -> None:
         batches.requests_in([b"\xff"])
 
 
+def test_a_request_without_topic_is_refused_beside_one_that_has_two() -> None:
+    without, doubled = Future(callBackKey="k").SerializeToString(), Future(callBackTopic="a").SerializeToString() * 2
+    for values in ([without, doubled], [doubled, without], [doubled, without[:0]], [without + doubled, without]):
+        assert screened(values, 0, 1) is None
+    assert screened([doubled, doubled], 0, 1) is not None
+
+
 def test_cancels_beside_them_do_not_keep_requests_apart() -> None:
     plain, cancel = Future(callBackTopic="a").SerializeToString(), Future(timerId="t", cancel=True).SerializeToString()
     values = [plain, cancel, plain, cancel, plain]

@@ -312,7 +312,7 @@ def _usual(records: Sequence[Record], partition: Partition, partitions: int) -> 
 def _place_at_once(usual: _Usual, decided: Decided) -> Accepted:
     requests, extras = usual.requests, usual.passed.extras
     offsets = [record.offset for record in requests]
-    plain, has_ids = not extras.ListFields(), extras.HasField("timerId")
+    plain, has_ids = usual.passed.plain, extras.HasField("timerId")
     rows: list[Row] = []
     for due_ms, (values, due_then) in _by_due(usual, offsets).items():
         if len(due_then) == 1 < len(usual.due):

@@ -13,15 +13,30 @@ from google.protobuf.message import DecodeError
 
 from kafka_timers.core.changes import Row
 from kafka_timers.core.keys import REFUSED_MS, copied_in, is_batch, parts_of, row_key
-from kafka_timers.core.wire import Extras, RawRun, Request, Run
+from kafka_timers.core.wire import Extras, Future, Futures, Merged, RawRun, Request, Run
 
 # Tags of the fields of a Run.
 _REQUESTS, _OFFSETS, _PLAIN, _NAMED = b"\x0a", b"\x12", b"\x18\x01", b"\x20\x01"
 
 
-def extras_in(values: Iterable[bytes]) -> Extras:
-    """Return the fields beside topic, key and value that any Future in *values* has."""
-    return Extras.FromString(b"".join(values))
+def extras_in(framed: bytes) -> Extras:
+    """
+    Return the topics of the Futures that `framed` returned, and the fields that any of them has beside these.
+
+    Raises:
+        DecodeError: one of them is not a Future.
+    """
+    return Merged.FromString(framed).requests
+
+
+def futures_in(framed: bytes) -> Sequence[Future]:
+    """
+    Return the Futures that `framed` returned.
+
+    Raises:
+        DecodeError: one of them is not a Future.
+    """
+    return Futures.FromString(framed).requests
 
 
 def pack(requests: bytes, offsets: Sequence[int], *, plain: bool = False, named: bool = False) -> bytes:
@@ -50,7 +65,7 @@ def may_be_named(key: bytes, row: bytes) -> bool:
     if parts_of(key)[0] == REFUSED_MS:
         return False
     try:
-        return bool(extras_in([row]).timerId)
+        return bool(Extras.FromString(row).timerId)
     except DecodeError:
         return True
 

@@ -19,7 +19,6 @@ from kafka_timers.core.wire import (
     Condition,
     Extras,
     Future,
-    Futures,
     Kept,
     Record,
     first_place,
@@ -28,6 +27,8 @@ from kafka_timers.core.wire import (
 )
 
 _LARGEST_OFFSET = (1 << 63) - 1
+# Fields of Extras that each Future has, and the tag with which the first begins.
+_PLAIN, _TOPIC = (Extras.CALLBACKTOPIC_FIELD_NUMBER, Extras.CALLBACKKEY_FIELD_NUMBER), b"\x0a"
 
 
 def second_of(key: bytes | None) -> int | Reason:
@@ -185,17 +186,20 @@ class Screened(NamedTuple):
     Many Futures that `judged` would accept, with any due.
 
     Attributes:
+        futures: all of them; empty if they are plain.
         framed: their bytes, in the form in which `rows` keeps many.
         extras: the fields beside topic, key and value that any of them has.
         topics: callback topics of the requests among them.
         ids: their timer ids in UTF-8; empty if none has one.
+        plain: whether none of them has more than topic, key and value.
     """
 
     futures: Sequence[Future]
     framed: bytes
     extras: Extras
     topics: set[str]
-    ids: Sequence[bytes]
+    ids: Sequence[bytes] = ()
+    plain: bool = False
 
 
 def screened(values: Sequence[bytes], number: int, partitions: int) -> Screened | None:
@@ -208,10 +212,14 @@ def screened(values: Sequence[bytes], number: int, partitions: int) -> Screened 
     """
     framed = batches.framed(values)
     try:
-        futures = Futures.FromString(framed).requests
-    except DecodeError:
+        extras = batches.extras_in(framed)
+        if all(field.number in _PLAIN for field, _ in extras.ListFields()) and (
+            topics := _topics_at_once(values, extras)
+        ):
+            return Screened((), framed, extras, topics, plain=True)
+        futures = batches.futures_in(framed)
+    except (DecodeError, UnicodeDecodeError):
         return None
-    extras = batches.extras_in(values)
     if any(map(extras.HasField, ("millis", "copy", "condition", "ifRequest", "forwarded", "insteadOf", "kept"))):
         return None
     ids: Sequence[bytes] = ()
@@ -231,6 +239,19 @@ def screened(values: Sequence[bytes], number: int, partitions: int) -> Screened 
     elif extras.HasField("callBackRecord") and any(map(_callback_fault, requests)):
         return None
     return Screened(futures, framed, extras, topics, ids)
+
+
+def _topics_at_once(values: Sequence[bytes], extras: Extras) -> set[str]:
+    """
+    Return the callback topics of the Futures in *values*; empty if this cannot tell, or one of them has none.
+
+    A Future that begins with its topic has one or more. So each has one, if there are as many topics as Futures.
+    """
+    topics = extras.callBackTopic
+    if len(topics) != len(values) or {value[:1] for value in values} != {_TOPIC}:
+        return set()
+    distinct = {topic.decode() for topic in set(topics)}
+    return set() if "" in distinct else distinct
 
 
 def dues_of(keys: Iterable[bytes | None]) -> dict[bytes | None, int] | None:

@@ -23,6 +23,7 @@ from kafka_timers.v1.future_pb2 import Source as Source
 from kafka_timers.v1.reply_pb2 import Reply as Reply
 from kafka_timers.v1.run_pb2 import Extras as Extras
 from kafka_timers.v1.run_pb2 import Futures as Futures
+from kafka_timers.v1.run_pb2 import Merged as Merged
 from kafka_timers.v1.run_pb2 import RawRun as RawRun
 from kafka_timers.v1.run_pb2 import Request as Request
 from kafka_timers.v1.run_pb2 import Run as Run

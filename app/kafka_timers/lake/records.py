@@ -23,6 +23,7 @@ from kafka_timers.core.callbacks import Shown
 from kafka_timers.core.digests import callback_hash_of, plain_hashes, signed, tombstone_hash
 from kafka_timers.core.refused import Reason
 from kafka_timers.core.routing import hash_of
+from kafka_timers.core.rows import futures_in
 from kafka_timers.core.sums import hash_of_record
 from kafka_timers.core.verdicts import Cancel, Repeats, SendOn, dues_of, expected_in, judged, screened
 from kafka_timers.core.wire import Condition, Future
@@ -180,7 +181,7 @@ def judged_at_once(batch: pa.RecordBatch, partitions: int) -> list[pa.Array] | N
     passed = screened(value.to_pylist(), number[0].as_py(), partitions)
     if dues is None or passed is None or passed.extras.HasField("cancel"):
         return None
-    futures, extras = passed.futures, passed.extras
+    futures, extras = passed.futures or futures_in(passed.framed), passed.extras
     second = pa.array([due_ms // 1000 for due_ms in dues.values()], pa.int64()).take(keys.indices)
     seconds = second.to_pylist()
     if extras.HasField("callBackRecord") or extras.headers:

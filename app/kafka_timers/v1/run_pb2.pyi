@@ -76,8 +76,16 @@ class Futures(_message.Message):
     requests: _containers.RepeatedCompositeFieldContainer[_future_pb2.Future]
     def __init__(self, requests: _Optional[_Iterable[_Union[_future_pb2.Future, _Mapping]]] = ...) -> None: ...
 
+class Merged(_message.Message):
+    __slots__ = ("requests",)
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    requests: Extras
+    def __init__(self, requests: _Optional[_Union[Extras, _Mapping]] = ...) -> None: ...
+
 class Extras(_message.Message):
-    __slots__ = ("timerId", "token", "millis", "headers", "cancel", "replyTopic", "tombstoneTopic", "copy", "condition", "ifRequest", "callBackRecord", "forwarded", "insteadOf", "kept")
+    __slots__ = ("callBackTopic", "callBackKey", "timerId", "token", "millis", "headers", "cancel", "replyTopic", "tombstoneTopic", "copy", "condition", "ifRequest", "callBackRecord", "forwarded", "insteadOf", "kept")
+    CALLBACKTOPIC_FIELD_NUMBER: _ClassVar[int]
+    CALLBACKKEY_FIELD_NUMBER: _ClassVar[int]
     TIMERID_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     MILLIS_FIELD_NUMBER: _ClassVar[int]
@@ -92,6 +100,8 @@ class Extras(_message.Message):
     FORWARDED_FIELD_NUMBER: _ClassVar[int]
     INSTEADOF_FIELD_NUMBER: _ClassVar[int]
     KEPT_FIELD_NUMBER: _ClassVar[int]
+    callBackTopic: _containers.RepeatedScalarFieldContainer[bytes]
+    callBackKey: str
     timerId: bytes
     token: bytes
     millis: int
@@ -106,4 +116,4 @@ class Extras(_message.Message):
     forwarded: bytes
     insteadOf: bytes
     kept: bytes
-    def __init__(self, timerId: _Optional[bytes] = ..., token: _Optional[bytes] = ..., millis: _Optional[int] = ..., headers: _Optional[_Iterable[bytes]] = ..., cancel: bool = ..., replyTopic: _Optional[bytes] = ..., tombstoneTopic: _Optional[bytes] = ..., copy: _Optional[bytes] = ..., condition: _Optional[int] = ..., ifRequest: _Optional[bytes] = ..., callBackRecord: _Optional[bytes] = ..., forwarded: _Optional[bytes] = ..., insteadOf: _Optional[bytes] = ..., kept: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, callBackTopic: _Optional[_Iterable[bytes]] = ..., callBackKey: _Optional[str] = ..., timerId: _Optional[bytes] = ..., token: _Optional[bytes] = ..., millis: _Optional[int] = ..., headers: _Optional[_Iterable[bytes]] = ..., cancel: bool = ..., replyTopic: _Optional[bytes] = ..., tombstoneTopic: _Optional[bytes] = ..., copy: _Optional[bytes] = ..., condition: _Optional[int] = ..., ifRequest: _Optional[bytes] = ..., callBackRecord: _Optional[bytes] = ..., forwarded: _Optional[bytes] = ..., insteadOf: _Optional[bytes] = ..., kept: _Optional[bytes] = ...) -> None: ...
