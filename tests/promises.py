@@ -21,6 +21,8 @@ from kafka_timers.core.versions import Original
 from kafka_timers.core.wire import COPY_STALE_S, ID_MEMORY_S, Condition, Future, Record, Reply, Sealed
 
 _KEY = struct.Struct(">QHQ")
+# How many offsets to tell of, which may be thousands.
+_SHOWN = 50
 
 
 class PromiseError(AssertionError):
@@ -215,7 +217,7 @@ class Audit:
             gone_by = min(withdrawn[0], gone_by[0]), min(withdrawn[1], gone_by[1])
         if (said, withdrawn) != (meant, gone_by):
             said, meant = (*said, *withdrawn), (*meant, *gone_by)
-            raise PromiseError(f"P8: seal {index} says {said}, requests say {meant}: {sorted(keys)}")
+            raise PromiseError(f"P8: seal {index} says {said}, requests say {meant}: {sorted(keys)[:_SHOWN]}")
         sweeps, fresh = sweeps_in(seal), self._fresh
         told, self._from, self._fresh = self._from, (seal.restore_from, sweeps), []
         waiting = fresh if self._from == told else self._waiting.values()

@@ -287,6 +287,12 @@ def test_an_ignored_record_that_is_done_by_now_is_not_kept() -> None:
     assert decide([record._replace(offset=5)], {b"a": CANCELLED}, judging(snapshot=5)).ignored == {5: 4_000}
 
 
+def test_the_due_of_an_ignored_record_that_a_seal_names_is_learned_though_it_is_done() -> None:
+    """Or it would be named as long as it may be read again, and a seal names ten thousand."""
+    record = under(Condition.IF_PENDING)._replace(due_ms=4_000, offset=4)
+    assert decide([record], {}, judging(snapshot=5, ignored=[4])).ignored == {4: 4_000}
+
+
 def test_whether_a_condition_holds_may_have_to_wait_for_the_open_scan() -> None:
     partition = judging()
     partition.apply(partition.read(6))

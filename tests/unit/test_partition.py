@@ -509,6 +509,18 @@ def test_of_requests_that_wait_in_vain_the_newest_are_named(monkeypatch: pytest.
     assert sorted(partition.ignored) == [3, 5]
 
 
+def test_of_requests_that_were_ignored_those_that_are_done_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "IGNORED_MAX", 2)
+    partition = Partition(0)
+    changes = partition.read(9)
+    changes.ignored = {1: 40_000, 3: 11_000, 5: 41_000, 7: 11_000}
+    partition.apply(changes)
+    for end_ms in (12_000, 13_000):
+        partition.begin(end_ms)
+        sealed = seal(partition, contents_of([]))
+    assert [*sealed.ignored] == sorted(partition.ignored) == [1, 5]
+
+
 # --- ticks -----------------------------------------------------------------------------------------------------------
 
 

@@ -217,7 +217,9 @@ def _holds(record: TimerRecord, before: Version | None, effect: Effect | None, p
 def _ignore(
     record: TimerRecord, before: Version | None, effect: Effect | None, partition: Partition, out: Decided
 ) -> None:
-    if record.due_ms is not None and not partition.is_done(Version(record.due_ms, record.offset)):
+    # Also the due of one that is named without it, even if it is done: or it would be named as long as it may be read.
+    is_named = record.offset in partition.ignored
+    if record.due_ms is not None and (is_named or not partition.is_done(Version(record.due_ms, record.offset))):
         out.ignored[record.offset] = record.due_ms
     if record.reply_topic and not partition.is_answered(record.offset):
         about = before._replace(waits=effect is Effect.WITHDRAWS) if before and before.due_ms else None

@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from kafka_timers.core.changes import Head
 from kafka_timers.core.hour import forgets_ms, over_ms
 
-# Each seal names the ignored requests that still wait. Above this number the oldest are forgotten, and would fire if a
-# worker without a store read the log again.
+# Each seal names the ignored requests that still wait. Above this number those are forgotten first that are done, which
+# can only make an id known, and then the oldest, which would fire if a worker without a store read the log again.
 IGNORED_MAX = 10_000
 
 
-def named_of(ignored: Mapping[int, int]) -> list[int]:
-    """Return the offsets that a seal names, ascending; *ignored* as in `Partition`."""
-    return sorted(ignored)[-IGNORED_MAX:]
+def named_of(ignored: Mapping[int, int], head: Head) -> list[int]:
+    """Return the offsets that a seal names, ascending; *ignored* as in `Partition`, *head* as it is before the seal."""
+    return sorted(ignored.keys() - _too_many(ignored, head))
 
 
 def unnamed_of(ignored: Mapping[int, int], head: Head, restore_from: int) -> list[int]:
@@ -36,4 +36,13 @@ def unnamed_of(ignored: Mapping[int, int], head: Head, restore_from: int) -> lis
         for at, due_ms in ignored.items()
         if (over_ms(due_ms) <= now_ms and at < head.snapshot if due_ms else at < restore_from)
     ]
-    return [*gone, *sorted(ignored)[:-IGNORED_MAX]]
+    return [*gone, *_too_many(ignored, head)]
+
+
+def _too_many(ignored: Mapping[int, int], head: Head) -> list[int]:
+    excess = max(len(ignored) - IGNORED_MAX, 0)
+
+    def waits(at: int) -> bool:
+        return not ignored[at] or ignored[at] >= head.sealed_ms or at >= head.snapshot
+
+    return sorted(ignored, key=lambda at: (waits(at), at))[:excess] if excess else []

@@ -382,7 +382,7 @@ class Partition:
             restore_from=self._lowest(after, forgets_ms(scan.end_ms, self.head.passed_ms)),
             horizon_s=self.horizon_s,
             horizon_from=self.horizon_from,
-            ignored=named_of(self.ignored),
+            ignored=named_of(self.ignored, self.head),
             log=self.head.log,
             leader_epoch=None if self.head.leader_epoch < 0 else self.head.leader_epoch,
             held_alone=min(self.held_alone, after.pending),

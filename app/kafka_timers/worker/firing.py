@@ -20,6 +20,7 @@ from aiokafka.errors import KafkaError
 from kafka_timers.core import rows as batches
 from kafka_timers.core.brief import shortened
 from kafka_timers.core.changes import Changes, Row
+from kafka_timers.core.ignored import IGNORED_MAX
 from kafka_timers.core.keys import first_key
 from kafka_timers.core.refused import Reason
 from kafka_timers.core.sums import hash_of_seal
@@ -132,6 +133,7 @@ class Firing:
         self._sealed_at = -1
         self._whole: Sealed | None = None
         self._misses_history = False
+        self._forgets_ignored = False
         self._asked_for = 0
         self._opened_s = 0.0
         # Seconds spent in each stage of the current slice.
@@ -361,6 +363,14 @@ class Firing:
         if answered > self._answered:
             changes.answered_before = scan.snapshot
             self._answered = answered
+        excess = len(self._partition.ignored) - IGNORED_MAX
+        if excess > 0 and not self._forgets_ignored:
+            log.warning(
+                "partition %d: more requests were ignored than a seal names (%d): some may fire "
+                "if this worker loses its store",
+                *(self._number, IGNORED_MAX),
+            )
+        self._forgets_ignored = excess > 0
         self._follower.write(changes)
         self._follower.release_held()
 
