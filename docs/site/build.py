@@ -10,6 +10,8 @@ becomes a page of the site as well, so that the site is whole by itself:
 
 zensical.toml has the navigation. Zensical checks the links between pages; `broken` checks all links of the built site,
 and that it loads nothing from elsewhere.
+
+For programs that read Markdown, each page lies beside its .html as .md, and llms.txt lists them (https://llmstxt.org).
 """
 
 import os
@@ -21,6 +23,7 @@ import tomllib
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 HERE = Path(__file__).parent
@@ -129,6 +132,25 @@ def broken(site: Path) -> Iterator[str]:
                 yield f"{name} links to {link}, a heading that is not there"
 
 
+def index(project: dict[str, Any], pages: Path) -> str:
+    """Return llms.txt: the navigation of *project*, each page with its first paragraph from *pages*."""
+    lines = [f"# {project['site_name']}", "", f"> {project['site_description']}", ""]
+    alone = [entry for entry in project["nav"] if isinstance(*entry.values(), str)]
+    for part in [{"Start here": alone}, *(entry for entry in project["nav"] if entry not in alone)]:
+        ((title, entries),) = part.items()
+        lines += [f"## {title}", ""]
+        for entry in entries:
+            ((name, page),) = entry.items()
+            lines.append(f"- [{name}]({page}): {_first_paragraph((pages / page).read_text())}")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _first_paragraph(page: str) -> str:
+    paragraph = page.split("\n\n")[1].replace("\n", " ")
+    return re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", paragraph)
+
+
 def in_nav(entry: object) -> Iterator[str]:
     """Yield the pages below an entry of the navigation."""
     if isinstance(entry, str):
@@ -145,7 +167,8 @@ def build(folder: Path) -> list[str]:
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copy(CONFIG, folder)
     Pages(folder / "pages").write()
-    listed = set(in_nav(tomllib.loads(CONFIG.read_text())["project"]["nav"]))
+    project = tomllib.loads(CONFIG.read_text())["project"]
+    listed = set(in_nav(project["nav"]))
     written = {page.name for page in (folder / "pages").glob("*.md")}
     wrong = [f"{CONFIG.name} does not name {name} in its navigation" for name in sorted(written - listed)]
     wrong += [f"{CONFIG.name} names {name}, which is not there" for name in sorted(listed - written)]
@@ -156,6 +179,8 @@ def build(folder: Path) -> list[str]:
     if run.returncode:
         # It colours each letter, also where nobody sees it, and ends with a stack.
         return [re.sub(r"\x1b\[[\d;]*m", "", run.stdout) or run.stderr]
+    shutil.copytree(folder / "pages", folder / "site", dirs_exist_ok=True)
+    (folder / "site" / "llms.txt").write_text(index(project, folder / "pages"))
     return list(broken(folder / "site"))
 
 
