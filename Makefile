@@ -13,13 +13,19 @@ INSTALLED := $(VENV)/installed
 # What is made for this project and kept for all its checkouts.
 TOOLS := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/kafka-timers/bin
 HELM_VERSION := v4.3.1
+HELM := $(TOOLS)/helm
+# What a release has, and its number. REGISTRY is where its images and its chart go, such as ghcr.io/owner: in lower case,
+# as registries want it.
+RELEASE := build/release
+VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"$$/\1/p' app/kafka_timers/__init__.py)
+IMAGES = $(shell echo '$(REGISTRY)' | tr '[:upper:]' '[:lower:]')
 
 # Containers and CI often set it. The tests start thousands of Pythons, and each would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run check pythons mutants test test-wheel test-deploy docs lint proto proto-released bench bench-questions bench-lake bench-schedules soak rolling chaos chaos-lake faults brokers java
+.PHONY: help run check pythons mutants test test-wheel test-deploy wheel release publish-images publish-chart publish-docs publish-notes docs lint proto proto-released bench bench-questions bench-lake bench-schedules soak rolling chaos chaos-lake faults brokers java
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,13 +55,41 @@ test: $(INSTALLED) java ## Run the tests, against real Kafkas that they start th
 test-wheel: $(INSTALLED) java ## Build wheel and sources, and try all commands with each extra in an empty environment
 	$(BIN)/pytest tests/acceptance/test_install.py
 
-# Helm comes by Go, which takes some minutes once, into the user's cache. kubernetes-validate brings the schemas of
-# Kubernetes, which nobody else needs.
-test-deploy: $(INSTALLED) java ## Check chart, images and alarms, some half an hour; needs Go, and of Debian's packages prometheus and faketime
-	@if ! command -v go >/dev/null; then echo 'make test-deploy: skipped, since there is no Go to make Helm with'; exit 0; fi; \
-	test -x $(TOOLS)/helm || { echo 'Making Helm, once'; GOBIN=$(TOOLS) go install helm.sh/helm/v4/cmd/helm@$(HELM_VERSION); } && \
-	$(call install,test-deploy) && \
-	HELM=$(TOOLS)/helm $(BIN)/pytest tests/deploy
+# kubernetes-validate brings the schemas of Kubernetes, which nobody else needs.
+test-deploy: $(HELM) $(INSTALLED) java ## Check chart, images and alarms, some half an hour; needs Go, and of Debian's packages prometheus and faketime
+	@$(call install,test-deploy)
+	$(released)
+	HELM=$(HELM) RELEASE=$(RELEASE) $(BIN)/pytest tests/deploy
+
+wheel: $(INSTALLED) ## Build wheel and sources, in build/release
+	@$(BIN)/python deploy/release.py $(RELEASE) --packages
+
+# Publishes nothing. With TAG=v0.2.0 the commit must be ready to be released as that.
+release: $(HELM) $(INSTALLED) java ## Build all that a release has, in build/release, and try it without the checkout, a quarter of an hour; needs Go
+	@$(call install,test-deploy)
+	$(released)
+	HELM=$(HELM) RELEASE=$(RELEASE) $(BIN)/pytest tests/acceptance/test_install.py tests/deploy/test_release.py tests/deploy/test_image.py
+
+released = $(BIN)/python deploy/release.py $(RELEASE) --helm $(HELM) --tag '$(TAG)' --images '$(IMAGES)'
+
+# It comes by Go, which takes some minutes once.
+$(HELM):
+	@command -v go >/dev/null || { echo 'Go is needed, to make Helm with' >&2; exit 1; }
+	@echo 'Making Helm, once'
+	GOBIN=$(TOOLS) go install helm.sh/helm/v4/cmd/helm@$(HELM_VERSION)
+
+# What .github/workflows/release.yml runs once `make release` is through; each needs rights that the others do not.
+publish-images:
+	deploy/images.sh '$(IMAGES)' $(VERSION) $(PLATFORM)
+
+publish-chart: $(HELM)
+	$(HELM) push $(RELEASE)/kafka-timers-$(VERSION).tgz 'oci://$(IMAGES)/charts'
+
+publish-docs:
+	python3 docs/site/publish.py $(RELEASE)/kafka-timers-docs-$(VERSION).zip $(VERSION)
+
+publish-notes:
+	gh release create 'v$(VERSION)' --verify-tag --title '$(VERSION)' --notes-file $(RELEASE)/notes.md $(RELEASE)/kafka* $(RELEASE)/SHA256SUMS
 
 docs: $(INSTALLED) ## Build the pages of docs/ as a site, and check all its links; the first page is build/docs/site/index.html
 	$(BIN)/python docs/site/build.py build/docs

@@ -4,15 +4,15 @@ import asyncio
 import os
 import signal
 import socket
-import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import psutil
 import pytest
+from devs import PROGRAM
 from patience import LIMIT_S
 from service import Process, Service, take
 
@@ -44,13 +44,15 @@ class Served(Process):
 
 
 @asynccontextmanager
-async def serve(bootstrap: str, prefix: str, folder: Path, *more: str) -> AsyncIterator[Served]:
-    """Run the command; what is left of it is killed in the end."""
+async def serve(
+    bootstrap: str, prefix: str, folder: Path, *more: str, program: Sequence[str] = PROGRAM
+) -> AsyncIterator[Served]:
+    """Run the command of *program*; what is left of it is killed in the end."""
     # Three that follow each other.
     while not all(map(is_free, (port := free_port(), port + 1, port + 2))):
         pass
     queries, console = free_port(), free_port()
-    command = [sys.executable, "-m", "kafka_timers", "serve", "--bootstrap", bootstrap, "--topic-prefix", prefix]
+    command = [*program, "serve", "--bootstrap", bootstrap, "--topic-prefix", prefix]
     command += ["--port", str(port), "--query-port", str(queries), "--console-port", str(console)]
     command += ["--data-dir", str(folder / "data"), *more]
     served = Served(await Child.start("serve", command, folder / "serve.log"), port, folder / "data")
@@ -82,6 +84,17 @@ async def fire(service: Service, *names: str) -> None:
     """Have the last of *names* fire, after the others have."""
     await service.requests(int(time.time()) + 2, names[-1:])
     assert sorted(await service.callback_names(names, LIMIT_S)) == sorted(names)
+
+
+async def fires_and_ends(program: Sequence[str], bootstrap: str, prefix: str, folder: Path) -> None:
+    """Have *program* serve a broker without topics until a timer has fired, and end."""
+    async with serve(bootstrap, prefix, folder, "--create-topics", "--partitions", "4", program=program) as served:
+        await until_ready(served)
+        async with Service(bootstrap, prefix, folder / "service") as service:
+            await fire(service, "a")
+        await served.child.stop(LIMIT_S)
+        assert served.child.returncode == 0
+        assert all(map(is_free, served.ports))
 
 
 async def test_a_timer_fires_on_a_broker_without_topics_and_sigterm_leaves_nothing(

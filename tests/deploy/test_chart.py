@@ -36,12 +36,10 @@ def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @cache
-def rendered(scenario: str) -> tuple[Manifest, ...]:
+def rendered(scenario: str, chart: str = str(CHART)) -> tuple[Manifest, ...]:
     """Return the objects of a scenario, hooks among them."""
     values = str(CHART / "ci" / scenario)
-    made = helm(
-        "template", "timers", str(CHART), "--namespace", "orders", "--values", values, "--kube-version", KUBERNETES
-    )
+    made = helm("template", "timers", chart, "--namespace", "orders", "--values", values, "--kube-version", KUBERNETES)
     assert made.returncode == 0, made.stderr
     return tuple(each for each in yaml.safe_load_all(made.stdout) if each)
 
