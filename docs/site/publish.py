@@ -44,7 +44,7 @@ def publish(site: Path, version: str, repository: Path) -> None:
 
     def git(*arguments: str, **variables: str) -> str:
         command = ["git", "-C", str(repository), *arguments]
-        return subprocess.run(command, env=os.environ | variables, check=True, stdout=-1, text=True).stdout.strip()  # noqa: S603
+        return subprocess.check_output(command, env=os.environ | variables, text=True).strip()  # noqa: S603
 
     with tempfile.TemporaryDirectory() as made:
         folder, parents = Path(made, "sites"), []
@@ -57,11 +57,8 @@ def publish(site: Path, version: str, repository: Path) -> None:
         lay_out(site, version, folder)
         # By whom the release is, and without touching what is checked out.
         name, email = git("log", "-1", "--format=%an%n%ae").splitlines()
-        by = {
-            f"GIT_{who}_{what}": value
-            for who in ("AUTHOR", "COMMITTER")
-            for what, value in [("NAME", name), ("EMAIL", email)]
-        }
+        by = {"GIT_AUTHOR_NAME": name, "GIT_AUTHOR_EMAIL": email}
+        by |= {"GIT_COMMITTER_NAME": name, "GIT_COMMITTER_EMAIL": email}
         index = {"GIT_INDEX_FILE": f"{made}/index", "GIT_WORK_TREE": str(folder)}
         git("add", "--all", "--force", str(folder), **index)
         commit = git("commit-tree", git("write-tree", **index), *parents, "-m", f"docs: publish {version}", **by)
