@@ -63,7 +63,7 @@ def disagreements(root: Path, tag: str = "") -> Iterator[str]:
 
 def packages(folder: Path) -> None:
     """Build the wheel, by way of the sources, so that both are whole."""
-    _run(_tool("uv"), "build", "--quiet", "--no-create-gitignore", "--out-dir", folder, ROOT)
+    _run(Path(sys.executable).with_name("uv"), "build", "--quiet", "--no-create-gitignore", "--out-dir", folder, ROOT)
 
 
 def chart(folder: Path, helm: str, images: str) -> None:
@@ -94,11 +94,6 @@ def sums(folder: Path) -> None:
 
 def _found(pattern: str, file: Path) -> list[str]:
     return re.findall(pattern, file.read_text(), re.MULTILINE)
-
-
-def _tool(name: str) -> Path:
-    """Return the program *name* of the Python that runs this."""
-    return Path(sys.executable).with_name(name)
 
 
 def _protocol_is_released(root: Path) -> bool:
