@@ -109,7 +109,7 @@ WORKING = {
     "worker": {"schedules", "cli", "oscillator", "worker"},
     "serve": {"schedules", "cli", "oscillator", "console", "worker", "serve"},
     "dev": {"schedules", "cli", "oscillator", "console", "worker", "serve", "dev"},
-    "lake": {"lake"},
+    "lake": {"cli", "oscillator", "lake"},
 }
 DEVELOPERS = {"test", "test-deploy"}
 # It is for programs, and has no command line.
