@@ -65,7 +65,7 @@ wheel: $(INSTALLED) ## Build wheel and sources, in build/release
 	@$(BIN)/python deploy/release.py $(RELEASE) --packages
 
 # Publishes nothing. With TAG=v0.2.0 the commit must be ready to be released as that.
-release: $(HELM) $(INSTALLED) java ## Build all that a release has, in build/release, and try it without the checkout, a quarter of an hour; needs Go
+release: $(HELM) $(INSTALLED) java ## Build all that a release has, in build/release, and try it without the checkout, half an hour; needs Go
 	@$(call install,test-deploy)
 	$(released)
 	HELM=$(HELM) RELEASE=$(RELEASE) $(BIN)/pytest tests/acceptance/test_install.py tests/deploy/test_release.py tests/deploy/test_image.py
