@@ -1,5 +1,5 @@
 """
-The programs of docs/migrate-code.md and the senders of docs/migrate.md run as they stand, on a service as `make run`
+The programs of docs/migrate-code.md and the senders of docs/headers.md run as they stand, on a service as `make run`
 starts it; addresses and times to wait are others.
 
 kcat is a stand-in where there is none. Jars that the broker does not need are fetched once.
@@ -28,11 +28,12 @@ from kafka_timers import Pending, TimerClient
 from kafka_timers.dev import java
 from kafka_timers.dev.broker import free_port
 from kafka_timers.dev.jars import KAFKA_VERSION, cache_folder, caches
+from kafka_timers.runtime.tasks import cancel
 from kafka_timers.settings import WorkerSettings
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS, SENDERS, README = (
-    (ROOT / page).read_text() for page in ("docs/migrate-code.md", "docs/migrate.md", "README.md")
+    (ROOT / page).read_text() for page in ("docs/migrate-code.md", "docs/headers.md", "README.md")
 )
 _QUICK = "-XX:TieredStopAtLevel=1"
 # Long enough for a JVM that starts on a busy machine to cancel in time.
@@ -56,15 +57,27 @@ for line in sys.stdin.read().splitlines():
 sys.exit(producer.flush(30))
 """
 
-
-_POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
+_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion><groupId>t</groupId><artifactId>t</artifactId><version>1</version><dependencies>
-  <dependency><groupId>org.apache.kafka</groupId><artifactId>connect-runtime</artifactId>
-    <version>{KAFKA_VERSION}</version></dependency>
-  <dependency><groupId>org.apache.kafka</groupId><artifactId>connect-file</artifactId>
-    <version>{KAFKA_VERSION}</version></dependency>
+  {}
   </dependencies></project>
 """
+_DEPENDENCY = "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>"
+
+# Flink's own shell needs a cluster; this runs the statements of a file in one process.
+_FLINK = """
+import java.nio.file.*;
+import org.apache.flink.table.api.*;
+
+public class Statements {
+  public static void main(String[] args) throws Exception {
+    var tables = TableEnvironment.create(EnvironmentSettings.inStreamingMode());
+    var statements = Files.readString(Path.of("timers.sql")).strip().split(";");
+    for (var statement : statements) tables.executeSql(statement).await();
+  }
+}
+"""
+_FLINK_VERSION = "2.2.1"
 
 
 def saved(file: str, service: Service, folder: Path, **replaced: str) -> Path:
@@ -85,6 +98,20 @@ def jar_of(artifact: str) -> Path:
     except (OSError, RuntimeError) as error:
         pytest.skip(f"{artifact} cannot be had: {error}")
     return Path(found)
+
+
+async def jars_of(service: Service, folder: Path, *artifacts: str) -> Path:
+    """Return a folder of *artifacts* and of all that they need; skip where they cannot be had."""
+    _, name, version = artifacts[0].split(":")
+    jars = caches() / f"{name}-{version}"
+    if not jars.exists():
+        whole = jars.with_suffix(f".{os.getpid()}")
+        needed = "\n  ".join(_DEPENDENCY.format(*each.split(":")) for each in artifacts)
+        (folder / "pom.xml").write_text(_POM.format(needed))
+        words = ("-q", "-B", "dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={whole}")
+        await make(service, program_of("mvn"), *words, cwd=folder)
+        whole.rename(jars)
+    return jars
 
 
 async def compiled(source: Path, service: Service, *more: Path) -> AbstractAsyncContextManager[Process]:
@@ -113,6 +140,17 @@ async def fired(service: Service, key: bytes | None, value: bytes) -> list[bytes
                 return keys
             keys.append(record.key)
     raise AssertionError(keys)
+
+
+async def fired_by(process: Process, service: Service, key: bytes | None, value: bytes) -> list[bytes | None]:
+    """Return what `fired` does, or fail with what *process* said once it has ended."""
+    firing, ending = (asyncio.create_task(each) for each in (fired(service, key, value), process.communicate()))
+    try:
+        await asyncio.wait({firing, ending}, return_when=asyncio.FIRST_COMPLETED)
+        assert firing.done(), ending.result()[0].decode()
+        return firing.result()
+    finally:
+        await cancel([firing, ending])
 
 
 async def test_an_order_of_celery_expires_unless_it_is_paid(plain_service: Service, tmp_path: Path) -> None:
@@ -180,6 +218,7 @@ async def test_a_shell_asks_and_cancels_with_kcat(plain_service: Service, tmp_pa
     if not shutil.which("kcat"):
         program_in(tmp_path, "kcat", _KCAT)
     ask, cancel = commands(SENDERS, "kcat")
+    assert commands(README, "kcat") == [ask]
     await asks_and_cancels(plain_service, ask, cancel, tmp_path)
 
 
@@ -192,7 +231,7 @@ async def test_a_shell_asks_and_cancels_with_the_command_of_kafka(plain_service:
 
 
 async def asks_and_cancels(service: Service, ask: str, cancel: str, folder: Path) -> None:
-    """Have the first line ask for the timer pay-7, and the second one take it back."""
+    """Have the first line ask for the timer pay-7, the second one take it back, and the first one ask anew."""
     assert "timer-delay" in ask
     await sent(service, ask.replace("30s", "1h"), folder)
     timer = await pending(service, "pay-7", waits=True)
@@ -200,26 +239,15 @@ async def asks_and_cancels(service: Service, ask: str, cancel: str, folder: Path
     assert (timer.topic, timer.value) == ("callbacks", b"pay now")
     await sent(service, cancel, folder)
     assert await pending(service, "pay-7", waits=False) is None
+    await sent(service, ask.replace("30s", "1s").replace("pay now", folder.name), folder)
+    await fired(service, None, folder.name.encode())
 
 
-async def test_the_record_of_the_readme_fires(plain_service: Service, tmp_path: Path) -> None:
-    if not shutil.which("kcat"):
-        program_in(tmp_path, "kcat", _KCAT)
-    [command] = commands(README, "kcat")
-    assert command == commands(SENDERS, "kcat")[0]
-    await sent(plain_service, command.replace("30s", "1s"), tmp_path)
-    await fired(plain_service, None, b"pay now")
-
-
-@pytest.mark.chaos  # the first time, it fetches Connect, 33 MB
 async def test_kafka_connect_asks_for_a_timer_of_each_line(plain_service: Service, tmp_path: Path) -> None:
-    jars = caches() / f"connect-{KAFKA_VERSION}"
-    if not jars.exists():
-        whole = jars.with_suffix(f".{os.getpid()}")
-        (tmp_path / "pom.xml").write_text(_POM)
-        words = ("-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={whole}")
-        await make(plain_service, program_of("mvn"), *words, cwd=tmp_path)
-        whole.rename(jars)
+    kafka = "org.apache.kafka"
+    jars = await jars_of(
+        plain_service, tmp_path, f"{kafka}:connect-runtime:{KAFKA_VERSION}", f"{kafka}:connect-file:{KAFKA_VERSION}"
+    )
     [connector] = re.findall(r"^```properties\n(.*?)^```$", SENDERS, re.MULTILINE | re.DOTALL)
     assert "=30s\n" in connector
     (tmp_path / "deadlines.properties").write_text(connector.replace("=30s\n", "=1s\n"))
@@ -240,6 +268,32 @@ async def test_kafka_connect_asks_for_a_timer_of_each_line(plain_service: Servic
     (tmp_path / "worker.properties").write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
     path = os.pathsep.join(f"{folder}/*" for folder in (jars, cache_folder()))
     main = ("org.apache.kafka.connect.cli.ConnectStandalone", "worker.properties", "deadlines.properties")
-    async with running(java.find(), _QUICK, "-cp", path, *main, cwd=tmp_path):
+    async with running(java.find(), _QUICK, "-cp", path, *main, cwd=tmp_path) as process:
         for name in (b"order-31", b"order-32"):
-            await fired(plain_service, None, name)
+            await fired_by(process, plain_service, None, name)
+
+
+@pytest.mark.chaos  # the first time, it fetches Flink, 130 MB
+async def test_flink_asks_for_a_timer_of_each_order_that_is_not_paid(plain_service: Service, tmp_path: Path) -> None:
+    flink = [
+        f"org.apache.flink:flink-{part}:{_FLINK_VERSION}"
+        for part in ("clients", "connector-base", "table-api-java-bridge", "table-planner-loader", "table-runtime")
+    ]
+    jars = await jars_of(plain_service, tmp_path, *flink, "org.apache.flink:flink-sql-connector-kafka:5.0.0-2.2")
+    [statements] = re.findall(r"^```sql\n(.*?)^```$", SENDERS, re.MULTILINE | re.DOTALL)
+    for old, new in {
+        WorkerSettings.bootstrap: plain_service.bootstrap,
+        "'orders'": "'flink-orders'",
+        "30s": "5s",
+    }.items():
+        assert old in statements
+        statements = statements.replace(old, new)
+    (tmp_path / "timers.sql").write_text(statements)
+    (tmp_path / "Statements.java").write_text(_FLINK)
+    await make_topic(plain_service.bootstrap, "flink-orders", 2)
+    producer = Producer({"bootstrap.servers": plain_service.bootstrap})
+    for number, state in (("41", "placed"), ("42", "placed"), ("41", "paid")):
+        producer.produce("flink-orders", state, number)
+    assert producer.flush(LIMIT_S) == 0
+    async with await compiled(tmp_path / "Statements.java", plain_service, jars / "*") as process:
+        assert b"41" not in await fired_by(process, plain_service, b"42", b"pay now")
