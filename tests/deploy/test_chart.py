@@ -17,6 +17,7 @@ import yaml
 from kafka_timers.broker.connection import PROPERTIES, Kafka
 from kafka_timers.broker.environment import env_name
 from kafka_timers.console.console_settings import ConsoleSettings
+from kafka_timers.serve.serve_settings import ServeSettings
 from kafka_timers.settings import LakeSettings, OscillatorSettings, WorkerSettings
 
 CHART = Path(__file__).parents[2] / "deploy" / "chart"
@@ -27,6 +28,13 @@ KUBERNETES = "1.33"
 HELM = os.environ.get("HELM", "helm")
 KAFKA = {"bootstrap", "kafka_config", "topic_prefix"}
 PROPERTY_NAMES = {env_name(name) for name in PROPERTIES}
+# What reads the variables of a pod, by the command that it starts.
+READERS = {
+    "oscillator": (OscillatorSettings,),
+    "worker": (WorkerSettings,),
+    "console": (ConsoleSettings,),
+    "serve": (ServeSettings, OscillatorSettings, WorkerSettings, ConsoleSettings),
+}
 
 Manifest = dict[str, Any]
 
@@ -100,6 +108,13 @@ def test_helm_and_kubernetes_have_nothing_to_say(scenario: str) -> None:
             "console.tokensSecret is needed",
         ),
         (["--set", "kafka.bootstrap=k:1", "--set", r"worker.kafka.config.sasl\.password=p"], "sasl.password"),
+        (["--set", "kafka.bootstrap=k:1", "--set", "mode=all"], "mode"),
+        (["--set", "kafka.bootstrap=k:1", "--set", "worker.replicas=5"], "worker.replicas is at most 4"),
+        (["--set", "kafka.bootstrap=k:1", "--set", "oscillator.kafka.secret=s"], "worker.kafka is the login of all"),
+        (
+            ["--set", "kafka.bootstrap=k:1", "--set", "worker.settings.partitions=8"],
+            "worker.settings.partitions needs mode: split",
+        ),
     ],
 )
 def test_wrong_values_are_named(given: list[str], words: str) -> None:
@@ -135,24 +150,70 @@ def test_settings_are_the_options_of_the_processes() -> None:
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_each_variable_is_an_option_of_its_process(scenario: str) -> None:
-    of_process = {"oscillator": OscillatorSettings, "worker": WorkerSettings, "console": ConsoleSettings}
-    for _, pod in pods(scenario):
-        part = pod["metadata"]["labels"]["app.kubernetes.io/component"]
-        fields = dataclasses.fields(of_process.get(part, LakeSettings))
+    for name, pod in pods(scenario):
+        [container] = pod["spec"]["containers"]
+        readers = READERS.get(container["args"][0], (LakeSettings,))
+        fields = {field.name for reader in readers for field in dataclasses.fields(reader)}
         names = {name for name in env_of(pod) if name.startswith("KAFKA_TIMERS_")}
-        assert names <= {env_name(field.name) for field in fields} | PROPERTY_NAMES, part
+        assert names <= set(map(env_name, fields)) | PROPERTY_NAMES, name
         assert env_name("bootstrap") in names
 
 
-def test_each_oscillator_has_a_rank_of_its_own() -> None:
-    oscillator = one("least-values.yaml", "StatefulSet", "timers-kafka-timers-oscillator")["spec"]
-    assert oscillator["replicas"] == 2
+@pytest.mark.parametrize(
+    ("scenario", "part", "replicas"), [("least-values.yaml", "worker", 2), ("full-values.yaml", "oscillator", 3)]
+)
+def test_each_oscillator_has_a_rank_of_its_own(scenario: str, part: str, replicas: int) -> None:
+    ticking = one(scenario, "StatefulSet", f"timers-kafka-timers-{part}")["spec"]
+    assert ticking["replicas"] == replicas
     [rank] = [
         each["valueFrom"]["fieldRef"]["fieldPath"]
-        for each in oscillator["template"]["spec"]["containers"][0]["env"]
+        for each in ticking["template"]["spec"]["containers"][0]["env"]
         if each["name"] == env_name("replica")
     ]
     assert rank == "metadata.labels['apps.kubernetes.io/pod-index']"
+
+
+def test_one_set_of_pods_is_all_unless_processes_are_to_be_apart() -> None:
+    """Such a pod has the name and the disk of a worker, so that you can go from one mode to the other."""
+    sets = {
+        scenario: {name: pod["spec"]["containers"][0]["args"][0] for name, pod in pods(scenario)}
+        for scenario in ("least-values.yaml", "full-values.yaml", "console-values.yaml", "secured-values.yaml")
+    }
+    name = "timers-kafka-timers"
+    all_in_one = {f"{name}-worker": "serve", f"{name}-topics": "topics"}
+    apart = {f"{name}-oscillator": "oscillator", f"{name}-worker": "worker"}
+    assert sets["least-values.yaml"] == sets["console-values.yaml"] == all_in_one
+    assert sets["full-values.yaml"] == apart
+    assert sets["secured-values.yaml"].items() > (apart | {f"{name}-console": "console"}).items()
+    # What Kubernetes does not let you change later.
+    kept = ("selector", "serviceName", "podManagementPolicy", "volumeClaimTemplates")
+    together, split = (
+        one(f"{each}-values.yaml", "StatefulSet", f"{name}-worker")["spec"] for each in ("least", "secured")
+    )
+    assert [together[field] for field in kept] == [split[field] for field in kept]
+
+
+@pytest.mark.parametrize("scenario", ["least-values.yaml", "console-values.yaml", "lake-cronjob-values.yaml"])
+def test_each_process_of_a_pod_has_its_settings(scenario: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pod = one(scenario, "StatefulSet", "timers-kafka-timers-worker")["spec"]["template"]
+    [container] = pod["spec"]["containers"]
+    for name, value in env_of(pod).items():
+        monkeypatch.setenv(name, value if value is not None else {env_name("replica"): "1"}.get(name, "10.0.0.1"))
+    _, *options = container["args"]
+    given = {name[2:].replace("-", "_"): value for name, value in zip(options[::2], options[1::2], strict=True)}
+    serve = ServeSettings.from_env(**(given | {"port": int(given["port"])}))
+    assert serve.oscillator.replica == 1
+    assert (serve.worker.data_dir, serve.worker.host) == ("/data/store", "0.0.0.0")
+    assert serve.port == container["ports"][0]["containerPort"]
+    if scenario == "console-values.yaml":
+        assert (serve.console.host, serve.console.port) == ("0.0.0.0", 8074)
+        assert serve.worker.allowed_topics == serve.console.allowed_topics == "orders-*"
+        assert serve.worker.seal_every_s == 2
+        assert (serve.worker.query_port, serve.worker.query_address) == (8083, "10.0.0.1")
+    else:
+        # Whoever may forward a port of the pod reaches it.
+        assert serve.console.host == serve.worker.query_host == "127.0.0.1"
+    assert serve.worker.horizon_s == (86_400 if scenario.startswith("lake") else WorkerSettings.horizon_s)
 
 
 def test_values_reach_the_processes() -> None:
@@ -266,20 +327,13 @@ def test_nothing_but_names_and_brokers_is_reached() -> None:
 # --- the console -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scenario", ["console-values.yaml", "secured-values.yaml"])
-def test_the_console_starts_with_its_settings_and_finds_the_workers(scenario: str) -> None:
+def test_a_console_apart_starts_with_its_settings_and_finds_the_workers() -> None:
+    scenario = "secured-values.yaml"
     console = one(scenario, "Deployment", "timers-kafka-timers-console")["spec"]["template"]
     worker = one(scenario, "StatefulSet", "timers-kafka-timers-worker")["spec"]["template"]
     [container] = console["spec"]["containers"]
     env = {name: value for name, value in env_of(console).items() if value is not None}
-    # Its own parser takes them, with the check of one against the other.
-    told = {
-        field.name: env[env_name(field.name)]
-        for field in dataclasses.fields(ConsoleSettings)
-        if env_name(field.name) in env
-    }
-    settings = ConsoleSettings(**(told | {"host": "0.0.0.0", "seal_every_s": int(told.get("seal_every_s", 5))}))
-    settings.validate()
+    assert ConsoleSettings.from_env(env, host="0.0.0.0").operators == "ann,ben"
     of_worker = env_of(worker)
     for name in ("allowed_topics", "group", "query_token_file", "topic_prefix"):
         assert env[env_name(name)] == of_worker[env_name(name)], name
@@ -292,23 +346,32 @@ def test_the_console_starts_with_its_settings_and_finds_the_workers(scenario: st
 
 def test_the_console_is_known_by_its_names_and_reached_by_permitted_pods() -> None:
     scenario, name = "console-values.yaml", "timers-kafka-timers-console"
-    env = env_of(one(scenario, "Deployment", name)["spec"]["template"])
+    pod = one(scenario, "StatefulSet", "timers-kafka-timers-worker")["spec"]["template"]
+    env = env_of(pod)
     assert (
         env[env_name("allowed_hosts")]
         == f"{name},{name}.orders,{name}.orders.svc,{name}.orders.svc.cluster.local,timers.example.com"
     )
     assert env[env_name("token_file")] == "/etc/kafka-timers/console/tokens"
+    mounted = {each["mountPath"]: each["name"] for each in pod["spec"]["containers"][0]["volumeMounts"]}
+    volumes = {each["name"]: each.get("secret", {}).get("secretName") for each in pod["spec"]["volumes"]}
+    assert volumes[mounted["/etc/kafka-timers/console"]] == "timers-console"
+    service = one(scenario, "Service", name)["spec"]
+    assert service["selector"].items() <= pod["metadata"]["labels"].items()
+    assert service["ports"][0]["targetPort"] == 8074
     policy = one(scenario, "NetworkPolicy", name)["spec"]
     [let_in], [asks] = policy["ingress"], policy["egress"]
     assert [each["port"] for each in let_in["ports"]] == [8074]
     assert let_in["from"][0]["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "ingress"}
     assert asks["to"][0]["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "worker"
     [told] = one(scenario, "NetworkPolicy", "timers-kafka-timers-queries")["spec"]["ingress"]
-    assert [each["port"] for each in told["ports"]] == [8081]
+    assert [each["port"] for each in told["ports"]] == [int(env[env_name("query_port")] or 0)]
     parts = [each["podSelector"]["matchLabels"] for each in told["from"]]
     assert parts[0] == {"app": "lists"}
-    assert parts[1]["app.kubernetes.io/component"] == "console"
-    assert "ingress" not in one("secured-values.yaml", "NetworkPolicy", name)["spec"]
+    assert parts[1]["app.kubernetes.io/component"] == "worker"
+    apart = one("secured-values.yaml", "NetworkPolicy", name)["spec"]
+    assert apart["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "console"
+    assert "ingress" not in apart
 
 
 # --- monitoring ------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from devs import dev, dev_ports
 from prometheus import Prometheus, is_installed
 from service import Process, Service
 from test_dashboard import queries
+from test_serve import serve, until_ready
 
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.lake_group import tell_closed
@@ -156,22 +157,34 @@ def small_disk(folder: Path) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", folder], check=True)
 
 
-async def test_each_panel_of_the_dashboard_has_data(service: Service, prometheus: Prometheus) -> None:
-    oscillators = [await service.start("oscillator", "--replica", str(replica)) for replica in range(2)]
-    workers = [await service.worker("--horizon-s", "3600") for _ in range(2)]
-    prometheus.scrape(*oscillators, *workers)
-    await ask(service, 600)
-    await ask(service, 7_200)  # is left to the lake
-    end_s = time.monotonic() + LIMIT_S
-    empty = dict(queries())
-    async with meanwhile(asks(service)), meanwhile(asks(service, "missing")):
-        while empty:
-            assert time.monotonic() < end_s, empty
-            for title, query in queries():
-                if await prometheus.value(query):
-                    empty.pop(title, None)
-            await asyncio.sleep(1)
-    assert not await prometheus.ringing() - {"TimersRejected"}
+async def test_each_panel_of_the_dashboard_has_data_of_two_that_serve_and_a_hanging_worker_rings(
+    service: Service, prometheus: Prometheus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KAFKA_TIMERS_HORIZON_S", "3600")
+    await service.create_topic(door := f"{service.prefix}timers")
+    first, second = (
+        serve(service.bootstrap, service.prefix, tmp_path / replica, "--replica", replica, "--door", f"headers={door}")
+        for replica in "01"
+    )
+    async with first as one, second as other:
+        await asyncio.gather(until_ready(one), until_ready(other))
+        prometheus.scrape(one, other)
+        await ask(service, 600)
+        await ask(service, 7_200)  # is left to the lake
+        headers = [("timer-delay", b"600"), ("timer-callback-topic", service.callbacks.encode())]
+        await service.producer.send_and_wait(door, b"v", b"id", headers=headers)
+        end_s = time.monotonic() + LIMIT_S
+        empty = dict(queries())
+        async with meanwhile(asks(service)), meanwhile(asks(service, "missing")):
+            while empty:
+                assert time.monotonic() < end_s, empty
+                for title, query in queries():
+                    if await prometheus.value(query):
+                        empty.pop(title, None)
+                await asyncio.sleep(1)
+        assert not await prometheus.ringing() - {"TimersRejected"}
+        with held(one.children()["worker"].pid):
+            await until_ringing(prometheus, {"TimersWorkerSilent"})
 
 
 async def test_every_alarm_rings_and_falls_silent(prometheus: Prometheus, tmp_path: Path) -> None:

@@ -81,6 +81,64 @@ imagePullPolicy: {{ (merge (dict) (index . 1) $root.Values.image).pullPolicy }}
 {{- end }}
 {{- end }}
 
+{{/* Of a StatefulSet whose pods tick: the rank of each is the index of its pod. */}}
+{{- define "kafka-timers.rank" -}}
+- name: KAFKA_TIMERS_REPLICA
+  valueFrom: {fieldRef: {fieldPath: "metadata.labels['apps.kubernetes.io/pod-index']"}}
+{{- end }}
+
+{{/* The component whose pods have the console. */}}
+{{- define "kafka-timers.consoleIn" -}}
+{{- ternary "worker" "console" (eq .Values.mode "serve") -}}
+{{- end }}
+
+{{/* Options of the console by their names, as YAML. */}}
+{{- define "kafka-timers.consoleSettings" -}}
+{{- $values := .Values.console }}
+{{- if not .Values.worker.queries.enabled }}
+{{- fail "worker.queries.enabled is needed: set it to true, because the console asks the workers for the waiting timers" }}
+{{- end }}
+{{- if not (or $values.tokensSecret (and $values.settings.user_header $values.settings.proxy)) }}
+{{- fail "console.tokensSecret is needed, or console.settings.user_header and proxy: without them every pod in the cluster could use the console" }}
+{{- end }}
+{{- /* The names of its Service, and those in settings.allowed_hosts. */}}
+{{- $name := printf "%s-console" (include "kafka-timers.name" .) }}
+{{- $hosts := list $name (printf "%s.%s" $name .Release.Namespace) (printf "%s.%s.svc" $name .Release.Namespace) (printf "%s.%s.svc.cluster.local" $name .Release.Namespace) }}
+{{- with $values.settings.allowed_hosts }}
+{{- $hosts = append $hosts . }}
+{{- end }}
+{{- merge (dict "allowed_hosts" (join "," $hosts)) $values.settings (pick .Values.worker.settings "allowed_topics" "seal_every_s") | toYaml }}
+{{- end }}
+
+{{/* Of a list of the root and whether a pod has the console that others reach: the tokens of those who ask, as variables, volumeMounts and volumes. */}}
+{{- define "kafka-timers.tokenEnv" -}}
+{{- if (index . 0).Values.worker.queries.enabled }}
+- {name: KAFKA_TIMERS_QUERY_TOKEN_FILE, value: /etc/kafka-timers/queries/token}
+{{- end }}
+{{- if and (index . 1) (index . 0).Values.console.tokensSecret }}
+- {name: KAFKA_TIMERS_TOKEN_FILE, value: /etc/kafka-timers/console/tokens}
+{{- end }}
+{{- end }}
+
+{{- define "kafka-timers.tokenMounts" -}}
+{{- if (index . 0).Values.worker.queries.enabled }}
+- {name: queries, mountPath: /etc/kafka-timers/queries, readOnly: true}
+{{- end }}
+{{- if and (index . 1) (index . 0).Values.console.tokensSecret }}
+- {name: tokens, mountPath: /etc/kafka-timers/console, readOnly: true}
+{{- end }}
+{{- end }}
+
+{{- define "kafka-timers.tokenVolumes" -}}
+{{- $values := (index . 0).Values }}
+{{- if $values.worker.queries.enabled }}
+- {name: queries, secret: {secretName: {{ required "worker.queries.tokenSecret is needed: a Secret with the key token" $values.worker.queries.tokenSecret }}}}
+{{- end }}
+{{- if and (index . 1) $values.console.tokensSecret }}
+- {name: tokens, secret: {secretName: {{ $values.console.tokensSecret }}}}
+{{- end }}
+{{- end }}
+
 {{/* YAML's numbers are floats to Helm, and 86400000 would come out as 8.64e+07. */}}
 {{- define "kafka-timers.text" -}}
 {{- if and (kindIs "float64" .) (eq (floor .) .) }}{{ int64 . }}{{ else }}{{ . }}{{ end -}}
