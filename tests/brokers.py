@@ -10,12 +10,16 @@ from typing import Any, NamedTuple
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.client import CoordinationType
 from aiokafka.conn import create_conn
 from aiokafka.errors import InvalidReplicationFactorError, NotControllerError, RequestTimedOutError
+from aiokafka.protocol.admin import DeleteGroupsRequest
 from aiokafka.protocol.metadata import MetadataRequest
 from patience import LIMIT_S
 
+from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
+from kafka_timers.broker.coordinator_calls import CoordinatorLink
 from kafka_timers.dev import broker, jars, java
 from kafka_timers.dev.broker import EmbeddedKafka
 from kafka_timers.dev.three_brokers import EmbeddedCluster
@@ -79,6 +83,13 @@ async def make_topics(bootstrap: str, *wanted: NewTopic) -> None:
         # Not of all topics: the broker of the tests has a thousand in the end.
         while any(topic["error_code"] for topic in await admin.describe_topics(names)):  # noqa: ASYNC110  # the same
             await asyncio.sleep(0.02)
+
+
+async def delete_group(bootstrap: str, group: str) -> None:
+    """Delete a group without members, as the broker does once nobody was in it for long: its offsets are gone."""
+    async with Cluster.open(Kafka(bootstrap)) as cluster:
+        link = CoordinatorLink(cluster, CoordinationType.GROUP, group, LIMIT_S, "groups")
+        await link.obeyed(DeleteGroupsRequest([group]), lambda answer: answer.results[0][1], "delete it")
 
 
 async def set_topic(bootstrap: str, name: str, configs: Mapping[str, str]) -> None:

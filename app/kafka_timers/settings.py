@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
-from kafka_timers.adapters import DOORS, check_doors, check_history
+from kafka_timers.adapters import DOORS, check_doors, check_from, check_history
 from kafka_timers.adapters.headers import NAMES
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.environment import env_name
@@ -310,6 +310,9 @@ class WorkerSettings(GroupSettings):
         "seconds past its second after which a door rejects a record; -1 never rejects a record for being late",
         least=-1,
     )
+    door_from: str = setting(
+        "", "where a door goes on if nothing tells how far it has read: earliest, latest or a time; empty: not at all"
+    )
     door_history: str = setting(
         "", "topic for a copy of each schedule that the door etf1 has fired, as etf1's HISTORY_TOPIC; empty is none"
     )
@@ -370,6 +373,7 @@ class WorkerSettings(GroupSettings):
                 "a partition in which nothing is due shows progress only that often"
             )
         check_doors(self.door, self.door_header, self.topic_prefix)
+        check_from(self.door_from)
         check_history(self.door_history, self.door, self.allowed_topics, self.topic_prefix)
 
     def _validate_ports(self) -> None:

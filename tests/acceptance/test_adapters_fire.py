@@ -6,6 +6,7 @@ import json
 import time
 from typing import Any
 
+from brokers import administering, delete_group, delete_records
 from confluent_kafka import Producer
 from fastavro import schemaless_writer
 from patience import LIMIT_S, SOON_S
@@ -187,6 +188,54 @@ async def test_a_worker_that_is_killed_loses_and_doubles_nothing_of_an_adapter(s
     assert len(await service.read(service.topics.requests, len(names))) == len(names)
     await service.until_sealed(second)
     assert sorted(await service.callback_names(names)) == sorted(names)
+
+
+async def test_a_worker_whose_door_has_lost_its_place_says_so_and_all_else_goes_on(service: Service) -> None:
+    """Its offsets, its places and its requests are gone."""
+    second, orders, others = int(time.time()) - 1_000, service.prefix + "orders", service.prefix + "others"
+    doors = ["--seal-every-s", "1", "--door", f"countdown={orders}", "--door", f"headers={others}"]
+    producer = Producer({"bootstrap.servers": service.bootstrap})
+
+    def write(name: str) -> None:
+        """Write a record for each of the doors, due at once."""
+        countdown = {"topic": service.callbacks, "message": f"countdown {name}", "countdown": 60}
+        producer.produce(orders, json.dumps(countdown), partition=0, timestamp=(second - 60) * 1000)
+        headers: Headers = [("timer-expiry", b"%d" % second), ("timer-callback-topic", service.callbacks.encode())]
+        producer.produce(others, f"headers {name}", name, 0, headers=headers)
+        assert producer.flush(LIMIT_S) == 0
+
+    async def fired(until: int, *names: str) -> None:
+        await service.until_sealed(until)
+        assert sorted(await service.callback_names(names)) == sorted(names)
+
+    await service.create_topic(orders, message_timestamp_type="CreateTime")
+    await service.create_topic(others)
+    worker = await service.worker(*doors)
+    write("before")
+    requests = await service.read(service.topics.requests, 2)
+    await fired(second, "countdown before", "headers before")
+    await worker.child.stop()
+    await delete_group(service.bootstrap, f"{service.prefix}workers.door.countdown")
+    async with administering(service.bootstrap) as ours:
+        await ours.delete_topics([service.topics.doors])
+    for each in requests:
+        await delete_records(service.bootstrap, service.topics.requests, each.partition, each.offset + 1)
+    await service.create_topic(service.topics.doors, cleanup_policy="compact")
+    write("meanwhile")
+    worker = await service.start("worker", *doors, data_dir=worker.data_dir)
+    said = f"door countdown={orders}: nothing tells how far partition 0 was read"
+    assert "--door-from earliest" in await worker.until("/readyz", lambda _, body: said in body)
+    assert said in worker.child.last_words()
+    assert worker.metric("kafka_timers_door_failures_total", 'door="countdown"') > 0
+    await service.read(service.topics.requests, 1)
+    await fired(second + 1, "countdown before", "headers before", "headers meanwhile")
+    await worker.child.stop()
+    await service.worker(*doors, "--door-from", "latest", data_dir=worker.data_dir)
+    write("after")
+    await service.read(service.topics.requests, 3)
+    await fired(
+        second + 2, *("countdown before", "headers before", "headers meanwhile"), "countdown after", "headers after"
+    )
 
 
 async def test_a_client_without_protobuf_asks_by_delay_and_reads_the_answer_in_headers(service: Service) -> None:

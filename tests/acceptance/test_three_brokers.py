@@ -194,7 +194,7 @@ async def coordinator_of(cluster: PartableCluster, group: str, node: int) -> int
 async def made_for_a_door(cluster: PartableCluster, prefix: str) -> tuple[Topics, str, str]:
     """Make the topics that a door reads and writes; return the service's, the one it reads, and the door's group."""
     topics, theirs = Topics.of(prefix), prefix + "theirs"
-    for name in (topics.requests, topics.rejected, theirs):
+    for name in (topics.requests, topics.rejected, topics.doors, theirs):
         await make_topic(cluster.bootstrap, name, 3, replicas=3)
     return topics, theirs, adapter_group(prefix, "headers")
 
@@ -265,7 +265,7 @@ async def test_a_door_believes_no_coordinator_that_is_cut_off(
     others = [node for node in cluster.nodes if node != liar]
     reached = ",".join(address(cluster, node) for node in others)
     await cluster.hold(liar)
-    for name in (topics.requests, topics.rejected, theirs):
+    for name in (topics.requests, topics.rejected, topics.doors, theirs):
         await until_replaced(cluster, liar, name)
     async with asyncio.timeout(LIMIT_S):
         while await coordinator_of(cluster, group, others[0]) == liar:  # noqa: ASYNC110  # a broker has to be asked

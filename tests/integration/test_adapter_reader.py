@@ -17,7 +17,7 @@ from aiokafka.admin import NewPartitions
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import CorruptRecordException, KafkaTimeoutError, UnknownTopicOrPartitionError
 from batches import append_batch, batch_of
-from brokers import administering, consuming, make_topic, set_topic
+from brokers import administering, consuming, delete_group, make_topic, set_topic
 from click.testing import CliRunner
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
@@ -27,6 +27,7 @@ from kafka_timers.adapters import DOORS
 from kafka_timers.adapters.commands import Parsed, SourceRecord
 from kafka_timers.adapters.lag import adapter_lags
 from kafka_timers.adapters.passing import OwnedPartition
+from kafka_timers.adapters.place import begin_places
 from kafka_timers.adapters.reader import AdapterReader
 from kafka_timers.broker import producer as broker_producer
 from kafka_timers.broker.bounds import LogBounds
@@ -944,3 +945,172 @@ async def test_a_version_that_skyuk_would_not_read_ends_the_one_before(harness: 
     assert ended == [f"skyuk:{topic}:{key}" for key in ("damaged", "never", "past")]
     # The schedules that it would fire, had it the topic back.
     assert [(record.key, record.partition) for record in there if record.value is None] == [(b"past", 0)]
+
+
+# --- all workers are away for longer than Kafka keeps offsets --------------------------------------------------------
+
+
+def counted_down(name: str) -> tuple[bytes | None, bytes, Headers]:
+    """Return a countdown, a record without an id."""
+    return None, json.dumps({"topic": "callbacks", "message": name, "countdown": 90_000}).encode(), {}
+
+
+def with_id(name: str) -> tuple[bytes | None, bytes, Headers]:
+    """Return a record whose key is a timer id."""
+    headers = {"timer-expiry": b"%d" % LATER, "timer-callback-topic": b"callbacks"}
+    return name.encode(), name.encode(), headers
+
+
+RECORDS = {"countdown": counted_down, "headers": with_id}
+
+
+def write_named(harness: Harness, door: str, names: Sequence[str]) -> None:
+    """Write a record of *door* for each name, to both partitions."""
+    for partition in range(2):
+        harness.write([RECORDS[door](name) for name in names[partition::2]], partition=partition)
+
+
+async def names_asked(harness: Harness, count: int) -> list[str]:
+    return sorted(future.callBack.decode() for _, future in parsed(await harness.requests(count)))
+
+
+async def until_committed(harness: Harness, door: str, offsets: dict[int, int]) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        while await harness.committed(door) != offsets:  # noqa: ASYNC110  # only Kafka knows
+            await asyncio.sleep(0.1)
+
+
+async def forget_offsets(harness: Harness, door: str) -> None:
+    await delete_group(harness.bootstrap, f"{harness.prefix}g.door.{door}")
+
+
+async def make_places_anew(harness: Harness) -> None:
+    async with administering(harness.bootstrap) as admin:
+        await admin.delete_topics([harness.topics.doors])
+    await asyncio.to_thread(_until_gone, harness.bootstrap, harness.topics.doors)
+    await create(Kafka(harness.bootstrap), harness.prefix, PARTITIONS)
+
+
+async def delete_requests(harness: Harness) -> None:
+    """Delete all records of timer-request, as workers do with those that nobody needs."""
+    async with Cluster.open(Kafka(harness.bootstrap)) as cluster:
+        await cluster.look_up([harness.topics.requests])
+        bounds = LogBounds(cluster, harness.topics.requests)
+        for number in bounds.numbers:
+            await bounds.delete_below(number, await bounds.watermark(number))
+
+
+async def pass_on(harness: Harness, door: str, names: Sequence[str]) -> None:
+    """Have a door pass records on, and end."""
+    write_named(harness, door, names)
+    async with harness.open(door):
+        await harness.requests(len(names))
+
+
+BEFORE, MEANWHILE = [f"before-{n:02}" for n in range(40)], [f"meanwhile-{n:02}" for n in range(10)]
+
+
+@pytest.mark.parametrize("is_place_lost", [False, True], ids=["its place is left", "its requests alone are left"])
+@pytest.mark.parametrize("door", RECORDS)
+async def test_a_door_goes_on_where_it_was_once_kafka_has_forgotten_its_offsets(
+    harness: Harness, door: str, is_place_lost: bool
+) -> None:
+    await pass_on(harness, door, BEFORE)
+    write_named(harness, door, MEANWHILE)
+    await forget_offsets(harness, door)
+    if is_place_lost:
+        await make_places_anew(harness)
+    async with harness.open(door):
+        assert await names_asked(harness, 50) == BEFORE + MEANWHILE
+        await until(lambda: value_of(harness, "kafka_timers_door_lag_records") == 0)
+    assert await harness.committed(door) == {0: 25, 1: 25}
+
+
+async def test_a_door_that_comes_back_to_a_quiet_topic_has_offsets_again(harness: Harness) -> None:
+    """Otherwise the tools of Kafka and `status` would not tell how far it is."""
+    await pass_on(harness, "countdown", BEFORE)
+    await forget_offsets(harness, "countdown")
+    async with harness.open("countdown"):
+        await until_committed(harness, "countdown", {0: 20, 1: 20})
+    assert len(await harness.requests(40)) == 40
+
+
+@pytest.mark.parametrize(
+    ("begin_from", "more"), [("earliest", BEFORE + MEANWHILE), ("latest", []), ("the first one meanwhile", MEANWHILE)]
+)
+@pytest.mark.parametrize("door", RECORDS)
+async def test_a_door_that_knows_nothing_of_its_topic_is_told_where_to_begin(
+    harness: Harness, caplog: pytest.LogCaptureFixture, door: str, begin_from: str, more: list[str]
+) -> None:
+    """Offsets, places and requests are gone. Another door, which has its offsets, goes on."""
+    theirs = harness.prefix + "theirs"
+    await make_topic(harness.bootstrap, harness.prefix + "others")
+    harness.write([(b"first", b"v", schedule())], topic="others")
+    async with harness.open("etf1", "others"):
+        await harness.requests(1)
+    write_named(harness, door, BEFORE)
+    async with harness.open(door):
+        await harness.requests(len(BEFORE) + 1)
+    since_s = time.time() + 1.0
+    await asyncio.sleep(1.0)
+    write_named(harness, door, MEANWHILE)
+    await forget_offsets(harness, door)
+    await make_places_anew(harness)
+    await delete_requests(harness)
+    harness.write([(b"second", b"v", schedule())], topic="others")
+    reader, said = harness.reader(door), f"door {door}={theirs}: nothing tells how far partition"
+    async with harness.open("etf1", "others"), harness.run(reader):
+        await until(lambda: len(reader.refused) == 2)
+        assert [future.tombstoneKey for _, future in parsed(await harness.requests(1))] == ["second"]
+    told = [each.message for each in caplog.records if each.levelname == "ERROR"]
+    assert len(told) == 2
+    assert all(each.startswith(said) and "Start the workers with --door-from earliest" in each for each in told)
+    assert reader.refused == {}
+    given = begin_from if begin_from in ("earliest", "latest") else f"{since_s:.3f}"
+    async with harness.open(door, door_from=given):
+        await until_committed(harness, door, {0: 25, 1: 25})
+    assert [each for each in await names_asked(harness, 1 + len(more)) if each != "v"] == sorted(more)
+
+
+async def test_a_new_door_begins_with_its_topic_in_a_service_that_has_deleted_old_requests(harness: Harness) -> None:
+    """Workers have run from the first on beside this `timer-door`, so no door has read anything without a place."""
+    async with Cluster.open(Kafka(harness.bootstrap)) as cluster:
+        await cluster.look_up([harness.topics.doors])
+        await begin_places(cluster, harness.topics.doors)
+    await make_topic(harness.bootstrap, harness.prefix + "others")
+    harness.write([(b"first", b"v", schedule())], topic="others")
+    async with harness.open("etf1", "others"):
+        await harness.requests(1)
+    await delete_requests(harness)
+    write_named(harness, "countdown", BEFORE)
+    async with harness.open("countdown"):
+        assert await names_asked(harness, 40) == BEFORE
+
+
+async def test_a_topic_that_was_made_anew_while_all_workers_were_away_is_read_from_its_beginning(
+    harness: Harness,
+) -> None:
+    """Kafka has deleted the offsets together with the topic. The place names the one before."""
+    topic = harness.prefix + "theirs"
+    await pass_on(harness, "countdown", BEFORE)
+    async with Cluster.open(Kafka(harness.bootstrap)) as cluster:
+        await cluster.look_up([topic])
+        await make_anew(harness, cluster, 2)
+    write_named(harness, "countdown", MEANWHILE)
+    async with harness.open("countdown"):
+        assert await names_asked(harness, 50) == BEFORE + MEANWHILE
+
+
+async def test_a_door_goes_on_when_timer_door_is_made_anew_beside_it(harness: Harness) -> None:
+    """It writes its place to the new one, which it goes by later."""
+    async with harness.open("countdown"):
+        write_named(harness, "countdown", BEFORE)
+        await harness.requests(40)
+        await make_places_anew(harness)
+        write_named(harness, "countdown", MEANWHILE)
+        await harness.requests(50)
+    await forget_offsets(harness, "countdown")
+    await delete_requests(harness)
+    write_named(harness, "countdown", ["after"])
+    async with harness.open("countdown"):
+        assert await names_asked(harness, 1) == ["after"]

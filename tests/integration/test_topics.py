@@ -24,7 +24,7 @@ from kafka_timers.settings import WorkerSettings
 DAY_MS = 86_400_000
 OWN = (
     *("timer-request", "oscillator", "timer-sealed", "timer-rejected", "timer-reply"),
-    *("timer-schedule", "timer-planned"),
+    *("timer-schedule", "timer-planned", "timer-door"),
 )
 
 
@@ -105,6 +105,10 @@ async def test_missing_topics_are_not_made_with_another_count_than_the_others_ha
         ),
         ("timer-schedule", {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}),
         ("timer-planned", {"cleanup.policy": "compact", "segment.ms": "3600000"}),
+        (
+            "timer-door",
+            {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime", "segment.ms": str(DAY_MS)},
+        ),
     ],
 )
 async def test_each_topic_is_created_with_the_settings_that_its_records_need(
@@ -134,6 +138,7 @@ SOUND = {
     "timer-reply": {"message.timestamp.type": "CreateTime", "retention.ms": "1000"},
     "timer-schedule": {"message.timestamp.type": "LogAppendTime", "cleanup.policy": "compact"},
     "timer-planned": {"message.timestamp.type": "CreateTime", "cleanup.policy": "compact"},
+    "timer-door": {"message.timestamp.type": "LogAppendTime", "cleanup.policy": "compact"},
 }
 
 
@@ -172,6 +177,7 @@ async def make_sound(
         ("timer-schedule", {"cleanup.policy": "delete"}),
         ("timer-schedule", {"message.timestamp.type": "CreateTime"}),
         ("timer-planned", {"cleanup.policy": "compact,delete"}),
+        ("timer-door", {"cleanup.policy": "delete"}),
         *[(name, {"unclean.leader.election.enable": "true"}) for name in ("timer-request", "timer-sealed")],
     ],
 )

@@ -71,6 +71,7 @@ def test_each_process_may_only_read_the_records_of_others() -> None:
         ("timer-rejected", "worker"),
         ("timer-reply", "worker"),
         ("timer-planned", "worker"),
+        ("timer-door", "worker"),
         # A barrier.
         ("timer-schedule", "worker"),
         ("orders-", "worker"),

@@ -11,7 +11,7 @@ TOPICS = Topics()
 
 def found(requests: int, oscillator: int, sealed: int) -> dict[str, int]:
     return {"timer-request": requests, "oscillator": oscillator, "timer-sealed": sealed} | dict.fromkeys(
-        ("timer-rejected", "timer-reply"), 1
+        ("timer-rejected", "timer-reply", "timer-door"), 1
     )
 
 

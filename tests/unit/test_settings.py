@@ -280,6 +280,7 @@ def test_commands_that_take_single_settings_refuse_the_same_values_as_the_proces
         (WorkerSettings, {"port": 65_535, "processes": 2}, "no port for each of 2 processes: give 65534 at most"),
         (WorkerSettings, {"door": "headers=p-timer-request", "topic_prefix": "p-"}, "is the service's own"),
         (WorkerSettings, {"door": "nothing=t"}, "give NAME=TOPIC"),
+        (WorkerSettings, {"door_from": "yesterday"}, "door_from yesterday: 'yesterday' is neither ISO 8601"),
         (WorkerSettings, {"door_history": "h", "door": "headers=t"}, "door_history h is for the door etf1"),
         (WorkerSettings, {"door_history": "t", "door": "headers=t,etf1=s"}, "door_history t: a door reads it"),
         (WorkerSettings, {"door_history": "oscillator", "door": "etf1=s"}, "is the service's own"),

@@ -14,6 +14,7 @@ Users know adapters as doors. Docs, the log, the option `--door`, the metrics `k
     ending          tombstones for schedules that are refused or over
     source          records of one partition of such a topic
     lag             reads the lag of each adapter
+    place           how far a reader has come, where its consumer group does not tell
 """
 
 from collections.abc import Callable
@@ -22,19 +23,23 @@ from kafka_timers.adapters import countdown, etf1, headers, karafka, skyuk, time
 from kafka_timers.adapters.commands import Parsed, SourceRecord
 from kafka_timers.adapters.keeping import Keeping
 from kafka_timers.core.callbacks import topics_in
+from kafka_timers.core.moments import moment_at, when_of
 from kafka_timers.core.wire import Topics
 from kafka_timers.errors import SettingsError
 
 __all__ = [
     "ADAPTERS",
     "DOORS",
+    "FROM",
     "KEEPINGS",
     "WITH_IDS",
     "adapter_group",
     "added_group",
     "check_doors",
+    "check_from",
     "check_history",
     "door_topics",
+    "moment_from",
 ]
 
 ADAPTERS: dict[str, Callable[[SourceRecord], Parsed]] = {
@@ -48,6 +53,12 @@ ADAPTERS: dict[str, Callable[[SourceRecord], Parsed]] = {
 
 # Names for `--door`.
 DOORS = tuple(ADAPTERS)
+
+# Values for `--door-from`.
+FROM = (
+    "earliest, for all that the topic has, or latest, for what comes from now on, or the time of the first record to "
+    "read, as 2030-01-31T12:00:00Z"
+)
 
 # Adapters in which a record may replace or cancel an earlier one.
 WITH_IDS = frozenset(("etf1", "skyuk", "headers", "karafka"))
@@ -102,6 +113,30 @@ def check_doors(text: str, header_names: str, topic_prefix: str) -> None:
         # The adapter would write its records to the same topic again, for ever.
         if topic in Topics.of(topic_prefix):
             raise SettingsError(f"door {name}={topic}: {topic} is the service's own: give another system's topic")
+
+
+def check_from(text: str) -> None:
+    """
+    Check the setting for a door that does not know how far it has read.
+
+    Raises:
+        SettingsError: *text* is none of `FROM`, and is not empty.
+    """
+    if text not in ("", "earliest", "latest"):
+        try:
+            moment_from(text)
+        except ValueError as error:
+            raise SettingsError(f"door_from {text}: {error}: give {FROM}") from error
+
+
+def moment_from(text: str) -> int:
+    """
+    Return the UNIX millisecond of a time in `FROM`.
+
+    Raises:
+        ValueError: *text* is no time.
+    """
+    return moment_at(when_of(text))
 
 
 def check_history(topic: str, doors: str, allowed_topics: str, topic_prefix: str) -> None:

@@ -26,6 +26,7 @@ class DoorSettings:
     door_require_caller: bool
     door_caller_limit: int
     door_grace_s: int
+    door_from: str
 
 
 @dataclass(slots=True)

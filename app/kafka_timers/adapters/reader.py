@@ -46,6 +46,7 @@ from kafka_timers.adapters.countdown import Callers
 from kafka_timers.adapters.ending import Ending
 from kafka_timers.adapters.headers import names_of, parser_of
 from kafka_timers.adapters.passing import DoorSettings, OwnedPartition, Passing
+from kafka_timers.adapters.place import Places, UnknownPlaceError
 from kafka_timers.adapters.source import CutError, SourceLog
 from kafka_timers.broker import codes
 from kafka_timers.broker.bounds import Bound, LogBounds
@@ -78,6 +79,8 @@ _STRIDE_RECORDS = 250
 _MANY, _LINGER_S = 1_000, 0.1
 _RETRY_S = 2.0
 _HAND_OVER_S = 2.0
+# Only people can help, with a restart.
+_REFUSED_RETRY_S = 30.0
 # Schedules that fall due while a backlog is passed on are read ahead as well.
 _AHEAD_S = 3_600
 
@@ -92,6 +95,9 @@ class AdapterReader:
     Args:
         name: name of the adapter, or `ADDED`.
         first: the first partition to read.
+
+    Attributes:
+        refused: why partitions of this process are not read, since nobody knows how far they were.
     """
 
     def __init__(
@@ -124,6 +130,8 @@ class AdapterReader:
             *(settings.kafka, topic, self._group, settings.session_timeout_s, self._serve),
             lambda at: bool(at.partition >= first),
         )
+        self.refused: dict[TopicPartition, str] = {}
+        self._places: Places | None = None
         self._lags: dict[TopicPartition, int] = {}
         self._turn = 0
         if self._keeping:
@@ -153,8 +161,13 @@ class AdapterReader:
 
     async def _read(self) -> None:
         async with Cluster.open(self._settings.kafka) as cluster:
-            await cluster.look_up([self._topic, self._outlet.requests, self._outlet.rejected])
+            settings, outlet = self._settings, self._outlet
+            topics = Topics.of(settings.topic_prefix)
+            await cluster.look_up([self._topic, outlet.requests, outlet.rejected, topics.doors])
             self._check_topic(cluster)
+            if self._is_door:
+                served = outlet.requests_take.partitions
+                self._places = Places(cluster, topics, self._name, self._topic, served, self._gate, settings.door_from)
             await self._sharing.run(cluster)
 
     def _check_topic(self, cluster: Cluster) -> None:
@@ -178,16 +191,22 @@ class AdapterReader:
                     finally:
                         await owned.source.close()
                         await owned.producer.stop()
+                except UnknownPlaceError as error:
+                    self._metrics.door_failures.labels(self._name).inc()
+                    if str(error) != self.refused.get(at):
+                        log.error("%s", error)
+                    self.refused[at] = str(error)
                 except Exception as error:
                     self._failed(f"starts anew with partition {at.partition}", error)
                 # If this fails, the next try shows the reason.
                 with suppress(Exception):
                     async with asyncio.timeout(_RETRY_S):
                         await self._count_unread(cluster, at)
-                await asyncio.sleep(_RETRY_S)
+                await asyncio.sleep(_REFUSED_RETRY_S if at in self.refused else _RETRY_S)
         finally:
-            # Another worker reports the lag now.
+            # Another worker reports these now.
             self._lags.pop(at, None)
+            self.refused.pop(at, None)
             self._show_lag()
 
     async def _acquire(self, cluster: Cluster, at: TopicPartition) -> OwnedPartition:
@@ -204,6 +223,9 @@ class AdapterReader:
         try:
             await producer.start()
             committed = await producer.committed(at.topic, number)
+            if committed is None and self._places:
+                committed = await self._places.find(producer, number, topic_id)
+            self.refused.pop(at, None)
             self._check_id(cluster, at, topic_id)
             bounds = LogBounds(cluster, at.topic)
             read_to = await self._kept(bounds, at, committed) if committed else 0
@@ -220,7 +242,9 @@ class AdapterReader:
         source = SourceLog(cluster, at.topic, number, position, f"reading {number}", epoch)
         log.info("%s: reads partition %d from offset %d", self._title, number, position)
         callers = Callers(required=settings.door_require_caller, limit=settings.door_caller_limit)
-        return OwnedPartition(producer, source, position, ahead, latest, callers, topic_id, ending)
+        # What was found in place of an offset of the group is committed at once, and a place that is missing written.
+        passed_on = -1 if committed and self._places else position
+        return OwnedPartition(producer, source, passed_on, ahead, latest, callers, topic_id, ending)
 
     async def _kept(self, bounds: LogBounds, at: TopicPartition, committed: Bound) -> int:
         """Return the offset from which the door reads on: the *committed* one, unless the log has lost it."""
@@ -329,6 +353,9 @@ class AdapterReader:
         producer.begin()
         for ready, topic, to in batches:
             producer.send(ready, topic, to)
+        if self._places:
+            place, now_ms = Bound(position, owned.source.epoch), int(self._clock.wall_s() * 1000)
+            self._places.send(producer, at.partition, place, owned.topic_id, now_ms)
         await producer.send_offsets(at.topic, {at.partition: position}, owned.source.epoch)
         await producer.commit()
 

@@ -97,6 +97,13 @@ def wanted_of(topics: Topics, horizon_s: int = 0, keep_s: int = 0) -> dict[str, 
                 for name, value in (("segment.ms", str(_HOUR_MS)), ("min.cleanable.dirty.ratio", "0.1"))
             },
         ),
+        topics.doors: Wanted(
+            must={
+                "cleanup.policy": ("compact", "the place of a door must never expire"),
+                "message.timestamp.type": append_time,
+            },
+            also=daily,
+        ),
     }
 
 

@@ -81,6 +81,7 @@ class Topics:
     replies: str = "timer-reply"
     schedules: str = "timer-schedule"
     planned: str = "timer-planned"
+    doors: str = "timer-door"
 
     @classmethod
     def of(cls, prefix: str) -> Self:
@@ -89,7 +90,7 @@ class Topics:
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """The topics without which no timer fires. The others are for recurring timers."""
+        """The topics without which no worker starts. The others are for recurring timers."""
         return tuple(name for name in dataclasses.astuple(self) if name not in (self.schedules, self.planned))
 
     def __contains__(self, topic: object) -> bool:

@@ -88,6 +88,7 @@ def acls_of(prefix: str, group: str, callbacks: str, door: str = "") -> list[Acl
     allow("worker", topics.rejected, "refused requests", _WRITE, _CONFIGS)
     allow("worker", topics.schedules, "recurring timers, and a barrier at each takeover", _READ, _WRITE, _CONFIGS)
     allow("worker", topics.planned, "progress of their planning", _READ, _WRITE, _CONFIGS)
+    allow("worker", topics.doors, "how far doors have read", _READ, _WRITE, _CONFIGS)
     allow("worker", planner_group(group), "planning of recurring timers", _READ, of="group")
     allow("worker", topics.replies, "answers to cancels and moves", _WRITE, _CONFIGS)
     for name, is_prefix in map(_pattern, callbacks.split(",")):

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from typing import TypeVar
 
+from kafka_timers.adapters.place import begin_places
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.seals import SealLog
@@ -77,6 +78,10 @@ async def find_out(settings: WorkerSettings, cluster: Cluster, lookup: TopicLook
     for name in (topics.requests, topics.rejected, topics.replies):
         if not isinstance(verdicts[name], Target):
             raise TopicsError(f"topic {name} cannot be written to: {verdicts[name]}")
+    if not sealed_with:
+        async with answering(settings.kafka):
+            await cluster.look_up([topics.doors])
+            await begin_places(cluster, topics.doors)
     return partitions, {name: target for name, target in verdicts.items() if isinstance(target, Target)}
 
 

@@ -112,6 +112,7 @@ class Worker:
         self._ticks: TickReader | None = None
         # The seal format that every member of the group can read.
         self._format = 1
+        self._doors: list[AdapterReader] = []
         self._has_added = asyncio.Event()
         self._ended = asyncio.Event()
         self._gave_up = ""
@@ -146,7 +147,7 @@ class Worker:
             self._ticks = ticks = TickReader(cluster, self._topics.oscillator, self._on_tick)
             # Doors and planner need the time, whether or not this worker owns a partition.
             ticks.follow([0])
-            doors = self._doors(ports)
+            self._doors = self._readers(ports)
             chores = [
                 ports.reader.run(),
                 ticks.run(),
@@ -155,7 +156,7 @@ class Worker:
                 self._watch_others(ports, cluster),
                 self._watch_topics(cluster, topics, ports.partitions),
                 self._reject_added(ports),
-                *[self._ticked(door) for door in doors],
+                *[self._ticked(door) for door in self._doors],
             ]
             if horizon_s := self._settings.horizon_s:
                 chores.append(watch_lake(cluster, self._settings.topic_prefix, horizon_s, self.metrics.lake_closed))
@@ -271,7 +272,7 @@ class Worker:
             reasons.append(f"no tick for {silent_s:.0f} s: is an oscillator running?")
         if self._skewed:
             reasons.append(self._skewed)
-        return reasons
+        return reasons + [problem for door in self._doors for problem in door.refused.values()]
 
     def _silent_s(self) -> float:
         """Return the seconds without a tick; 0 while no tick is expected."""
@@ -333,7 +334,7 @@ class Worker:
         self._gave_up = self._gave_up or why
         self._ended.set()
 
-    def _doors(self, ports: Ports) -> list[AdapterReader]:
+    def _readers(self, ports: Ports) -> list[AdapterReader]:
         settings = door_settings(self._settings)
         return [
             AdapterReader(settings, name, topic, ports.outlet, ports.gate, self.metrics, self._clock)
