@@ -964,10 +964,10 @@ def with_id(name: str) -> tuple[bytes | None, bytes, Headers]:
 RECORDS = {"countdown": counted_down, "headers": with_id}
 
 
-def write_named(harness: Harness, door: str, names: Sequence[str]) -> None:
+def write_named(harness: Harness, door: str, names: Sequence[str], **at: int) -> None:
     """Write a record of *door* for each name, to both partitions."""
     for partition in range(2):
-        harness.write([RECORDS[door](name) for name in names[partition::2]], partition=partition)
+        harness.write([RECORDS[door](name) for name in names[partition::2]], partition=partition, **at)
 
 
 async def names_asked(harness: Harness, count: int) -> list[str]:
@@ -991,12 +991,12 @@ async def make_places_anew(harness: Harness) -> None:
     await create(Kafka(harness.bootstrap), harness.prefix, PARTITIONS)
 
 
-async def delete_requests(harness: Harness) -> None:
-    """Delete all records of timer-request, as workers do with those that nobody needs."""
+async def delete_requests(harness: Harness, first: int = 0) -> None:
+    """Delete all records of timer-request from partition *first* on, as workers do with those that nobody needs."""
     async with Cluster.open(Kafka(harness.bootstrap)) as cluster:
         await cluster.look_up([harness.topics.requests])
         bounds = LogBounds(cluster, harness.topics.requests)
-        for number in bounds.numbers:
+        for number in bounds.numbers[first:]:
             await bounds.delete_below(number, await bounds.watermark(number))
 
 
@@ -1018,10 +1018,10 @@ async def test_a_door_goes_on_where_it_was_once_kafka_has_forgotten_its_offsets(
     await pass_on(harness, door, BEFORE)
     write_named(harness, door, MEANWHILE)
     await forget_offsets(harness, door)
-    if is_place_lost:
-        await make_places_anew(harness)
+    await (make_places_anew if is_place_lost else delete_requests)(harness)
+    expected = BEFORE + MEANWHILE if is_place_lost else MEANWHILE
     async with harness.open(door):
-        assert await names_asked(harness, 50) == BEFORE + MEANWHILE
+        assert await names_asked(harness, len(expected)) == expected
         await until(lambda: value_of(harness, "kafka_timers_door_lag_records") == 0)
     assert await harness.committed(door) == {0: 25, 1: 25}
 
@@ -1036,9 +1036,13 @@ async def test_a_door_that_comes_back_to_a_quiet_topic_has_offsets_again(harness
 
 
 @pytest.mark.parametrize(
-    ("begin_from", "more"), [("earliest", BEFORE + MEANWHILE), ("latest", []), ("the first one meanwhile", MEANWHILE)]
+    ("door", "begin_from", "more"),
+    [
+        ("countdown", "earliest", BEFORE + MEANWHILE),
+        ("countdown", "latest", []),
+        ("headers", "the first one meanwhile", MEANWHILE),
+    ],
 )
-@pytest.mark.parametrize("door", RECORDS)
 async def test_a_door_that_knows_nothing_of_its_topic_is_told_where_to_begin(
     harness: Harness, caplog: pytest.LogCaptureFixture, door: str, begin_from: str, more: list[str]
 ) -> None:
@@ -1048,12 +1052,11 @@ async def test_a_door_that_knows_nothing_of_its_topic_is_told_where_to_begin(
     harness.write([(b"first", b"v", schedule())], topic="others")
     async with harness.open("etf1", "others"):
         await harness.requests(1)
-    write_named(harness, door, BEFORE)
+    since_s = int(time.time()) - 50
+    write_named(harness, door, BEFORE, timestamp=(since_s - 50) * 1000)
     async with harness.open(door):
         await harness.requests(len(BEFORE) + 1)
-    since_s = time.time() + 1.0
-    await asyncio.sleep(1.0)
-    write_named(harness, door, MEANWHILE)
+    write_named(harness, door, MEANWHILE, timestamp=since_s * 1000)
     await forget_offsets(harness, door)
     await make_places_anew(harness)
     await delete_requests(harness)
@@ -1066,7 +1069,7 @@ async def test_a_door_that_knows_nothing_of_its_topic_is_told_where_to_begin(
     assert len(told) == 2
     assert all(each.startswith(said) and "Start the workers with --door-from earliest" in each for each in told)
     assert reader.refused == {}
-    given = begin_from if begin_from in ("earliest", "latest") else f"{since_s:.3f}"
+    given = begin_from if begin_from in ("earliest", "latest") else str(since_s)
     async with harness.open(door, door_from=given):
         await until_committed(harness, door, {0: 25, 1: 25})
     assert [each for each in await names_asked(harness, 1 + len(more)) if each != "v"] == sorted(more)
@@ -1114,3 +1117,20 @@ async def test_a_door_goes_on_when_timer_door_is_made_anew_beside_it(harness: Ha
     write_named(harness, "countdown", ["after"])
     async with harness.open("countdown"):
         assert await names_asked(harness, 1) == ["after"]
+
+
+@pytest.mark.parametrize("fault", ["requests after it may be deleted", "it is of another topic"])
+async def test_a_door_does_not_go_on_behind_a_request_that_may_not_be_its_last(harness: Harness, fault: str) -> None:
+    await pass_on(harness, "headers", BEFORE)
+    await forget_offsets(harness, "headers")
+    await make_places_anew(harness)
+    if fault == "requests after it may be deleted":
+        await delete_requests(harness, first=1)
+    else:
+        async with Cluster.open(Kafka(harness.bootstrap)) as cluster:
+            await cluster.look_up([harness.prefix + "theirs"])
+            await make_anew(harness, cluster, 2)
+        write_named(harness, "headers", [f"other-{n}" for n in range(50)])
+    async with harness.open("headers") as reader:
+        await until(lambda: len(reader.refused) == 2)
+    assert not any(name.startswith("other") for name in await names_asked(harness, 1))

@@ -149,11 +149,15 @@ class Places:
         async with self._searching:
             if self._found is None:
                 self._found = await self._search()
-        if not (last := self._found.get(number)):
-            start = (await self._bounds.starts([number]))[number]
-            if self._is_unsure and await self._bounds.end(number) > start:
-                raise self._unknown(number, f"{self._topics.doors} is younger than requests that are deleted by now")
-            return None
+            if last := self._found.get(number):
+                return await self._behind(number, last)
+        start = (await self._bounds.starts([number]))[number]
+        if self._is_unsure and await self._bounds.end(number) > start:
+            raise self._unknown(number, f"{self._topics.doors} is younger than requests that are deleted by now")
+        return None
+
+    async def _behind(self, number: int, last: _Request) -> Bound:
+        """Return the place behind the record of the *last* request that is left, if it was the door's last one."""
         is_whole, bounds = True, LogBounds(self._cluster, self._topics.requests)
         for each, start in (await bounds.starts(bounds.numbers)).items():
             is_whole &= not start or await bounds.has_before(each, last.appended_ms - _CLOCKS_MS)
