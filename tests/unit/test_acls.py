@@ -43,6 +43,7 @@ def test_doors_are_read_and_some_get_tombstones(door: str, operations: tuple[str
     without, with_door = (json.loads(acls("--json", *more)) for more in ((), ("--door", f"{door}=schedules")))
     more = [acl for acl in with_door if acl not in without]
     assert {(acl["resource"], acl["name"], *acl["operations"]) for acl in more} == {
+        ("topic", "timer-door", "Read"),
         ("topic", "schedules", "Read", *operations, "DescribeConfigs"),
         ("group", f"kafka-timers.door.{door}", "Read"),
     }

@@ -88,7 +88,8 @@ def acls_of(prefix: str, group: str, callbacks: str, door: str = "") -> list[Acl
     allow("worker", topics.rejected, "refused requests", _WRITE, _CONFIGS)
     allow("worker", topics.schedules, "recurring timers, and a barrier at each takeover", _READ, _WRITE, _CONFIGS)
     allow("worker", topics.planned, "progress of their planning", _READ, _WRITE, _CONFIGS)
-    allow("worker", topics.doors, "how far doors have read", _READ, _WRITE, _CONFIGS)
+    # Its first record is written before there is a door.
+    allow("worker", topics.doors, "how far doors have read", _WRITE, _CONFIGS)
     allow("worker", planner_group(group), "planning of recurring timers", _READ, of="group")
     allow("worker", topics.replies, "answers to cancels and moves", _WRITE, _CONFIGS)
     for name, is_prefix in map(_pattern, callbacks.split(",")):
@@ -99,6 +100,8 @@ def acls_of(prefix: str, group: str, callbacks: str, door: str = "") -> list[Acl
     allow("worker", lake_group(prefix), "progress of the lake", "Describe", of="group")
     # Used only where partitions were added to timer-request.
     allow("worker", added_group(group), "requests in added partitions", _READ, of="group")
+    if adapters:
+        allow("worker", topics.doors, "how far doors had read before", _READ)
     for name, topic in adapters:
         why = f"door {name}"
         # Some doors write tombstones, as the other scheduler does.
