@@ -5,6 +5,7 @@ import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
@@ -15,13 +16,14 @@ from aiokafka.conn import create_conn
 from aiokafka.errors import InvalidReplicationFactorError, NotControllerError, RequestTimedOutError
 from aiokafka.protocol.admin import DeleteGroupsRequest
 from aiokafka.protocol.metadata import MetadataRequest
+from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 from patience import LIMIT_S
 
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.coordinator_calls import CoordinatorLink
 from kafka_timers.dev import broker, jars, java
-from kafka_timers.dev.broker import EmbeddedKafka
+from kafka_timers.dev.broker import EmbeddedKafka, free_port
 from kafka_timers.dev.three_brokers import EmbeddedCluster
 
 StartKafka = Callable[..., Awaitable[EmbeddedKafka]]
@@ -136,6 +138,33 @@ async def delete_records(bootstrap: str, topic: str, partition: int, before: int
     """Delete the records below the offset *before*."""
     async with administering(bootstrap) as admin:
         await admin.delete_records({TopicPartition(topic, partition): RecordsToDelete(before)})
+
+
+@asynccontextmanager
+async def short_sessions(folder: Path, session_ms: int) -> AsyncIterator[tuple[EmbeddedKafka, str, dict[str, str]]]:
+    """Run a broker that ends sessions after this time; yield it, and the address and properties to log in with."""
+    plain, sasl, controller = free_port(), free_port(), free_port(inner=True)
+    host, user, password = broker.HOST, "timers", "a password of tests"
+    of_login = "listener.name.sasl_plaintext.scram-sha-256."
+    properties = {
+        "listeners": f"PLAINTEXT://{host}:{plain},SASL_PLAINTEXT://{host}:{sasl},CONTROLLER://{host}:{controller}",
+        "advertised.listeners": f"PLAINTEXT://{host}:{plain},SASL_PLAINTEXT://{host}:{sasl}",
+        "controller.quorum.bootstrap.servers": f"{host}:{controller}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "sasl.enabled.mechanisms": "SCRAM-SHA-256",
+        f"{of_login}sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule required;",
+        f"{of_login}connections.max.reauth.ms": str(session_ms),
+    }
+    async with EmbeddedKafka(folder, plain, properties) as kafka:
+        credential = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
+        # Kept by a name: its questions end with it.
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+        wanted = [UserScramCredentialUpsertion(user, credential, password.encode())]
+        for made in admin.alter_user_scram_credentials(wanted).values():
+            await asyncio.to_thread(made.result, 30)
+        login = {"sasl.mechanism": "SCRAM-SHA-256", "sasl.username": user, "sasl.password": password}
+        yield kafka, f"{host}:{sasl}", {"security.protocol": "SASL_PLAINTEXT"} | login
 
 
 class Told(NamedTuple):

@@ -1,12 +1,11 @@
 """The brokers that are tried, each with what is special about it."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
+from brokers import short_sessions
 from kafka_versions import KAFKA_3_3, KAFKA_3_9, KAFKA_4_0, NEWEST, classpath_of
 from limited import (
     ANY,
@@ -19,14 +18,13 @@ from limited import (
     limited,
 )
 
-from kafka_timers.dev.broker import HOST, EmbeddedKafka, free_port
+from kafka_timers.dev.broker import EmbeddedKafka
 
 __all__ = ["PROFILES", "Opened", "Profile"]
 
 # The clients of a run need some too: they come from the same address.
 _CONNECTIONS_MAX = 110
 _SESSION_MS = 15_000
-_USER, _PASSWORD = "timers", "a password of tests"
 
 
 @dataclass(frozen=True)
@@ -99,34 +97,10 @@ async def _few_connections(folder: Path) -> AsyncIterator[Opened]:
 
 @asynccontextmanager
 async def _short_sessions(folder: Path) -> AsyncIterator[Opened]:
-    plain, sasl, controller = free_port(), free_port(), free_port(inner=True)
-    properties = {
-        "listeners": f"PLAINTEXT://{HOST}:{plain},SASL_PLAINTEXT://{HOST}:{sasl},CONTROLLER://{HOST}:{controller}",
-        "advertised.listeners": f"PLAINTEXT://{HOST}:{plain},SASL_PLAINTEXT://{HOST}:{sasl}",
-        "controller.quorum.bootstrap.servers": f"{HOST}:{controller}",
-        "listener.security.protocol.map": ("PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT"),
-        "inter.broker.listener.name": "PLAINTEXT",
-        "sasl.enabled.mechanisms": "SCRAM-SHA-256",
-        "listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config": (
-            "org.apache.kafka.common.security.scram.ScramLoginModule required;"
-        ),
-        "listener.name.sasl_plaintext.scram-sha-256.connections.max.reauth.ms": str(_SESSION_MS),
-    }
     login = folder.parent / "login.properties"
-    lines = ("security.protocol=SASL_PLAINTEXT", "sasl.mechanism=SCRAM-SHA-256", f"sasl.username={_USER}")
-    login.write_text("\n".join([*lines, f"sasl.password={_PASSWORD}"]))
-    async with EmbeddedKafka(folder, plain, properties) as kafka:
-        await asyncio.to_thread(_make_user, kafka.bootstrap)
-        yield Opened(kafka, f"{HOST}:{sasl}", ("--kafka-config", str(login)))
-
-
-def _make_user(bootstrap: str) -> None:
-    credential = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
-    wanted = [UserScramCredentialUpsertion(_USER, credential, _PASSWORD.encode())]
-    # Kept by a name: its questions end with it.
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    for made in admin.alter_user_scram_credentials(wanted).values():
-        made.result(30)
+    async with short_sessions(folder, _SESSION_MS) as (kafka, address, properties):
+        login.write_text("\n".join(f"{name}={value}" for name, value in properties.items()))
+        yield Opened(kafka, address, ("--kafka-config", str(login)))
 
 
 PROFILES = {

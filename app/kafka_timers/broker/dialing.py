@@ -10,9 +10,9 @@ import asyncio
 import socket
 from typing import Any
 
-from aiokafka.conn import AIOKafkaConnection, create_conn
+from aiokafka.conn import AIOKafkaConnection
 
-from kafka_timers.broker.internals import ConnectionTo
+from kafka_timers.broker.internals import ConnectionTo, connect
 
 # One more address is tried after this time.
 _NEXT_S = 0.5
@@ -32,7 +32,7 @@ async def dial(host: str, port: int, **options: Any) -> AIOKafkaConnection:
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     addresses = list(dict.fromkeys(str(address[0]) for *_, address in found))
     if len(addresses) == 1:
-        return await create_conn(host, port, **options)
+        return await connect(host, port, **options)
     known, left, errors = _answered.get((host, port)), addresses, list[BaseException]()
     left.sort(key=lambda address: address != known)
     tried: dict[asyncio.Task[AIOKafkaConnection], str] = {}

@@ -3,17 +3,21 @@ Private names of aiokafka and Faust that the service needs; no other module uses
 
 A private name may change with any version without a sign: a value that we set may have no effect, and a value that we
 read may mean something else. So all of them are here, each with the behaviour that we rely on.
-tests/unit/test_internals.py tests it on the installed versions. Faust itself is not imported, since a client of the
-service need not have it.
+tests/unit/test_internals.py, and of logins tests/integration/test_sessions.py, test it on the installed versions.
+Faust itself is not imported, since a client of the service need not have it.
 """
 
 import asyncio
-from collections.abc import Callable
+import math
+from collections.abc import Awaitable, Callable
 from itertools import count
+from time import monotonic
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka import client as client_module
 from aiokafka.conn import AIOKafkaConnection
+from aiokafka.protocol.admin import SaslAuthenticateRequest, SaslHandShakeRequest
 
 _CONNECTION = (
     "security_protocol",
@@ -50,7 +54,70 @@ def connection_of(producer: AIOKafkaProducer) -> tuple[str, dict[str, Any]]:
     return where, {name: getattr(client, f"_{name}") for name in _CONNECTION}
 
 
-class ConnectionTo(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka has no types
+# Share of a session after which to log in again. What was sent before, and waits behind other requests, must arrive in
+# the session: a broker closes the connection of a request that it reads later. Kafka's own clients wait for 85 %.
+_SESSION_SHARE = 0.7
+
+
+class Connection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka has no types
+    """
+    A connection that logs in again before the broker ends its session (KIP-368); aiokafka's own ignores that end.
+
+    It does so before the next request, however late that comes: a broker takes a login also after the end. Requests
+    before it are answered first, and later ones wait for it.
+    """
+
+    _renew_at_s = math.inf
+    _renewal: asyncio.Task[None] | None = None
+
+    def send(self, request: Any, expect_response: bool = True) -> Awaitable[Any]:
+        """Send *request*, and return what awaits its answer."""
+        if isinstance(request, SaslAuthenticateRequest):
+            return self._authenticated(super().send(request))
+        if self._renewal is None and monotonic() >= self._renew_at_s:
+            self._renew_at_s = math.inf
+            self._renewal = asyncio.create_task(self._do_sasl_handshake())
+            self._renewal.add_done_callback(self._renewed)
+        if self._renewal is None or isinstance(request, SaslHandShakeRequest):
+            answer: Awaitable[Any] = super().send(request, expect_response)
+            return answer
+        return self._send_after(self._renewal, request, expect_response)
+
+    async def _authenticated(self, answering: Awaitable[Any]) -> Any:
+        answer = await answering
+        # Version 0 has no such field.
+        if session_ms := getattr(answer, "session_lifetime_ms", 0):
+            self._renew_at_s = monotonic() + _SESSION_SHARE * session_ms / 1000
+        return answer
+
+    async def _send_after(self, renewal: asyncio.Task[None], request: Any, expect_response: bool) -> Any:
+        # A caller that gives up takes the login from no other one.
+        await asyncio.shield(renewal)
+        return await super().send(request, expect_response)
+
+    def _renewed(self, renewal: asyncio.Task[None]) -> None:
+        self._renewal = None
+        if not renewal.cancelled() and (error := renewal.exception()):
+            # Half a login is of no use. Those who wait for it are told why.
+            self.close(exc=error)
+
+
+async def connect(host: str, port: int, **options: Any) -> Connection:
+    """Return a connection to a broker that has answered, as aiokafka's `create_conn` does."""
+    connection = Connection(host, port, **options)
+    await connection.connect()
+    return connection
+
+
+def log_in_again() -> None:
+    """
+    Let the clients that aiokafka makes from now on, in this process, log in again before their sessions end. They have
+    no setting for it.
+    """
+    client_module.create_conn = connect
+
+
+class ConnectionTo(Connection):
     """
     A connection to one *address* of its host. The certificate is that of the host all the same.
 
