@@ -43,6 +43,7 @@ STARTED = {
     "adapters/source.py": 1,
     "broker/cluster.py": 4,
     "broker/dialing.py": 1,
+    "broker/internals.py": 1,
     "broker/producer.py": 2,
     "broker/reading.py": 2,
     "client/answers.py": 1,
