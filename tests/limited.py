@@ -7,6 +7,7 @@ creates no topic that is to have a setting which it refuses, and creates topics 
 does not copy what else such a broker does differently.
 """
 
+import asyncio
 from asyncio import StreamReader, StreamWriter
 from collections.abc import AsyncIterator, Collection, Coroutine, Mapping
 from contextlib import asynccontextmanager
@@ -17,10 +18,10 @@ from typing import Any, NamedTuple
 from aiokafka.protocol.admin import ApiVersionResponse_v0, CreateTopicsRequest_v3
 from relay import Address, Relay
 
-from kafka_timers.broker.requests import ApiVersions
+from kafka_timers.broker.requests import ApiVersions, Produce
 from kafka_timers.dev.broker import HOST, EmbeddedKafka, free_port
 
-_VERSIONS, _CREATE = ApiVersions.API_KEY, CreateTopicsRequest_v3.API_KEY
+_VERSIONS, _CREATE, _PRODUCE = ApiVersions.API_KEY, CreateTopicsRequest_v3.API_KEY, Produce.API_KEY
 _NO_SUCH_SETTING = 40
 # Behind number, version, and the number that the answer has too: the name of the client, with its length before it.
 _CLIENT_AT = 8
@@ -76,6 +77,8 @@ class LimitedRelay(Relay):
         self._kept_back: dict[int, dict[str, str]] = {}
         # Of the connections that were closed: number and version of the request.
         self.refused: list[tuple[int, int]] = []
+        # A topic that takes nothing meanwhile, as one whose replicas are slow: its connection is answered nothing else.
+        self.held = b""
 
     def _ways(
         self, reader: StreamReader, writer: StreamWriter, far_reader: StreamReader, far_writer: StreamWriter
@@ -90,6 +93,8 @@ class LimitedRelay(Relay):
             if version > self._versions.get(key, -1):
                 self.refused.append((key, version))
                 return
+            while key == _PRODUCE and self.held and self.held in frame:  # noqa: ASYNC110  # a test may set it
+                await asyncio.sleep(0.02)
             if key == _VERSIONS:
                 asked[int.from_bytes(frame[4:8])] = version
             elif key == _CREATE:

@@ -1,6 +1,7 @@
 """Several workers as one command: others take the partitions of one that dies."""
 
 import asyncio
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -64,3 +65,22 @@ async def test_partitions_of_a_worker_that_is_killed_fire_long_before_its_sessio
     await parent.child.stop(LIMIT_S)
     assert parent.child.returncode == 0
     assert "is out of group" in parent.child.log.read_text()
+
+
+async def test_a_worker_holds_no_more_connections_than_operators_are_told(service: Service) -> None:
+    port, partitions = int(service.bootstrap.rpartition(":")[2]), service.partitions
+
+    def connections(process: Process) -> int:
+        made = psutil.Process(process.child.pid).net_connections("tcp")
+        return sum(each.status == psutil.CONN_ESTABLISHED and each.raddr.port == port for each in made)
+
+    oscillator, worker = await service.start("oscillator"), await service.firing()
+    await service.requests(int(time.time()), map(str, range(partitions)))
+    assert len(await service.callback_names([*map(str, range(partitions))])) == partitions
+    wanted = 14 + partitions + 2 * math.ceil(partitions / 4)
+    page = (Path(__file__).parents[2] / "docs/operate.md").read_text()
+    assert f"{wanted} with four, 38 with sixteen. An oscillator holds four." in page
+    # Whatever was opened in addition, since the machine was busy, is closed after a minute.
+    async with asyncio.timeout(LIMIT_S + 60):
+        while (connections(oscillator), connections(worker)) != (4, wanted):  # noqa: ASYNC110  # it has to be asked
+            await asyncio.sleep(0.2)

@@ -19,6 +19,8 @@ from kafka_timers.broker.cluster import Cluster, Leader, limited
 from kafka_timers.broker.requests import EpochEnd, ListOffsets, LogDirs
 
 _PAUSE_S = 0.1
+# Brokers answer its questions at once. They delete records once all replicas do.
+_LANE, _DELETING_LANE = "bounds", "deletions"
 
 
 class Bound(NamedTuple):
@@ -50,7 +52,6 @@ class LogBounds:
     def __init__(self, cluster: Cluster, topic: str, limit_s: float = 5.0, *, is_committed: bool = True) -> None:
         self._cluster = cluster
         self._topic = topic
-        self._lane = f"bounds of {topic}"
         self._limit_s = limit_s
         self._is_committed = is_committed
 
@@ -113,7 +114,7 @@ class LogBounds:
         request = DeleteRecordsRequest([(self._topic, [(number, offset)])], int(self._limit_s * 1000))
 
         async def told(leader: Leader) -> Bound | int:
-            answer = await self._cluster.send(leader.node, request, lane=self._lane)
+            answer = await self._cluster.send(leader.node, request, lane=_DELETING_LANE)
             [(_, [(_, start, code, *_)], *_)] = answer.topics
             return int(code) or Bound(start, leader.epoch)
 
@@ -175,7 +176,7 @@ class LogBounds:
         request = ListOffsets(self._topic, numbers, moment, is_committed=is_committed)
         led = [(self._topic, number) for number in self._cluster.led(self._topic, numbers).get(node, ())]
         has_moved = partial(self._cluster.has_lost, node, led) if led else None
-        answer = await self._cluster.send(node, request, lane=self._lane, has_moved=has_moved)
+        answer = await self._cluster.send(node, request, lane=_LANE, has_moved=has_moved)
         bounds: dict[int, Bound | int] = {}
         for _, partitions, *_ in answer.topics:
             for number, code, _, offset, epoch, *_ in partitions:
@@ -187,9 +188,7 @@ class LogBounds:
     async def _epoch_end(self, leader: Leader, number: int, epoch: int) -> Bound | int:
         if leader.epoch < epoch:
             return codes.NOT_LEADER
-        answer = await self._cluster.send(
-            leader.node, EpochEnd(self._topic, number, leader.epoch, epoch), lane=self._lane
-        )
+        answer = await self._cluster.send(leader.node, EpochEnd(self._topic, number, leader.epoch, epoch), lane=_LANE)
         [(_, [(code, _, found, end, *_)], *_)] = answer.topics
         return code or Bound(end, found)
 

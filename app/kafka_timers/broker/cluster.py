@@ -8,7 +8,7 @@ answer too. A silent broker never delays a question to another broker.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
 from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple, Self
 
@@ -30,6 +30,7 @@ from kafka_timers.broker import codes
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.dialing import dial
 from kafka_timers.broker.requests import Metadata
+from kafka_timers.broker.turns import Turns
 from kafka_timers.errors import BrokerVersionError, LoginError
 
 log = logging.getLogger(__name__)
@@ -44,7 +45,8 @@ _DOUBT_S = 1.0
 _GREETING_S = 1.0
 _CLOSE_S = 1.0
 _THROTTLED_EVERY_S = 60.0
-_ANY = "any"
+# The lane of questions that any broker can answer.
+ANY_LANE = "any"
 
 
 @asynccontextmanager
@@ -84,6 +86,7 @@ class Cluster:
     Connections to all brokers of a cluster. Use `open` to make one.
 
     Questions of one *lane* to one broker are answered one after the other, so a slow question needs a lane of its own.
+    Or several take turns on a lane, which has more connections if need be: see `send_in_turn`.
     All questions, and `open`, raise `aiokafka.errors.KafkaError` if no broker answers.
 
     Args:
@@ -110,6 +113,7 @@ class Cluster:
         # Set when a leader of the topic changes.
         self._moves: dict[str, asyncio.Future[None]] = {}
         self._connections: dict[tuple[_Address, str], asyncio.Task[AIOKafkaConnection]] = {}
+        self._turns = Turns[tuple[int, str]](lambda key, number: self._hang_up(_name_of(*key, number)))
         self._refreshing: asyncio.Task[None] | None = None
         # Asked last.
         self._silent: set[_Address] = set()
@@ -132,13 +136,17 @@ class Cluster:
         if self._refreshing is not None:
             self._refreshing.cancel()
             await asyncio.wait([self._refreshing])
-        await self._close(list(self._connections))
+        await _closed(self._close(list(self._connections)))
 
     async def close_lane(self, lane: str) -> None:
         """Close the connections of *lane*."""
-        await self._close([key for key in self._connections if key[1] == lane])
+        await _closed(self._hang_up(lane))
 
-    async def _close(self, keys: Iterable[tuple[_Address, str]]) -> None:
+    def _hang_up(self, lane: str) -> list["asyncio.Future[Any]"]:
+        return self._close(key for key in list(self._connections) if key[1] == lane)
+
+    def _close(self, keys: Iterable[tuple[_Address, str]]) -> list["asyncio.Future[Any]"]:
+        """Close connections, and return what is done once they are closed."""
         closing: list[asyncio.Future[Any]] = []
         for key in keys:
             opening = self._connections.pop(key)
@@ -148,8 +156,7 @@ class Cluster:
                 closing.append(opening)
             elif not _has_failed(opening) and (closed := opening.result().close()):
                 closing.append(closed)
-        if closing:
-            await asyncio.wait(closing, timeout=_CLOSE_S)
+        return closing
 
     # --- leaders ------------------------------------------------------------------------------------------------------
 
@@ -315,6 +322,24 @@ class Cluster:
         finally:
             asking.cancel()
 
+    async def send_in_turn(
+        self, node: int, request: Request[Any], *, lane: str, has_moved: Callable[[], Awaitable[bool]] | None = None
+    ) -> Any:
+        """
+        Return the answer of broker *node*, as `send` does, on a *lane* that others use too.
+
+        A connection has one question at a time. So long as each is answered within 0.1 s, one connection to a broker is
+        enough for all; otherwise, there are more for a while.
+        """
+        async with self._turns.one((node, lane)) as number:
+            name = _name_of(node, lane, number)
+            try:
+                return await self.send(node, request, lane=name, has_moved=has_moved)
+            except BaseException:
+                # The next question would wait behind this one, if that is still open.
+                self._hang_up(name)
+                raise
+
     async def has_lost(self, node: int, places: Iterable[tuple[str, int]]) -> bool:
         """
         Look the leaders up again, and tell whether another broker than *node* leads any of the partitions *places*.
@@ -355,7 +380,7 @@ class Cluster:
             while left or asked:
                 if left:
                     address = left.pop(0)
-                    asked[asyncio.create_task(self._ask(address, request, _ANY))] = address
+                    asked[asyncio.create_task(self._ask(address, request, ANY_LANE))] = address
                 done, _ = await asyncio.wait(
                     asked, timeout=_ASK_NEXT_S if left else None, return_when=asyncio.FIRST_COMPLETED
                 )
@@ -437,7 +462,17 @@ class Cluster:
     async def _drop(self, key: tuple[_Address, str], opening: "asyncio.Task[AIOKafkaConnection]") -> None:
         """Close a connection, unless another one has replaced it."""
         if self._connections.get(key) is opening:
-            await self._close([key])
+            await _closed(self._close([key]))
+
+
+def _name_of(node: int, lane: str, number: int) -> str:
+    """Return the name of the lane of one connection among those that share *lane*."""
+    return f"{lane} of {node}, {number}"
+
+
+async def _closed(closing: Collection["asyncio.Future[Any]"]) -> None:
+    if closing:
+        await asyncio.wait(closing, timeout=_CLOSE_S)
 
 
 def _has_failed(task: "asyncio.Task[Any]") -> bool:

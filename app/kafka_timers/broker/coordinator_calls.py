@@ -15,7 +15,7 @@ from aiokafka.errors import KafkaError, ProducerFenced, for_code
 from aiokafka.protocol.api import Request
 
 from kafka_timers.broker import codes
-from kafka_timers.broker.cluster import Cluster, limited
+from kafka_timers.broker.cluster import ANY_LANE, Cluster, limited
 
 # The first pause is for a transaction that is about to complete: milliseconds, or minutes where a topic lacks replicas,
 # so it grows. The second is for a broker.
@@ -93,9 +93,12 @@ class CoordinatorLink:
                 try:
                     node = await self._look_up()
                     self.unanswered += 1
-                    answer = await self._cluster.send(
-                        node, request, lane=self._lane, has_moved=partial(self._has_moved, node)
-                    )
+                    if self._name:
+                        answer = await self._cluster.send_in_turn(
+                            node, request, lane=self._lane, has_moved=partial(self._has_moved, node)
+                        )
+                    else:
+                        answer = await self._cluster.send(node, request, lane=ANY_LANE)
                     self.unanswered -= 1
                 except KafkaError as error:
                     if not error.retriable:

@@ -64,7 +64,7 @@ class Producer:
         transactional_id: None for a producer without transactions.
         timeout_s: seconds after which brokers abort a transaction; also the limit of each method.
         batch_bytes_max: size limit of each batch in bytes.
-        lane: lane of the requests; no other producer may use it.
+        lane: lane of the requests. Producers may share it: it has more connections where one of them waits for long.
         group: consumer group whose offsets it commits; needs a transactional id.
         missing_s: a partition that brokers do not know for this time is refused. A new one becomes known everywhere
             sooner.
@@ -83,8 +83,9 @@ class Producer:
         missing_s: float = 1.0,
         gives_up_on: Callable[[str], bool] = lambda _: False,
     ) -> None:
-        self.coordinator = Coordinator(cluster, transactional_id, timeout_s, f"{lane} coordination")
-        self._offsets = GroupOffsets(cluster, group, timeout_s, f"{lane} offsets")
+        coordination = f"{lane} coordination"
+        self.coordinator = Coordinator(cluster, transactional_id, timeout_s, coordination)
+        self._offsets = GroupOffsets(cluster, group, timeout_s, coordination)
         self._has_offsets = False
         self._unanswered = 0
         self._cluster = cluster
@@ -115,13 +116,11 @@ class Producer:
         self._partitions.clear()
 
     async def stop(self) -> None:
-        """Disconnect. Brokers abort an open transaction when the next producer starts, or after its timeout."""
+        """Send nothing more. Brokers abort an open transaction when the next producer starts, or after its timeout."""
         tasks = [*self._sending.values(), *self._waiting]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for lane in (self._lane, f"{self._lane} coordination", f"{self._lane} offsets"):
-            await self._cluster.close_lane(lane)
 
     def new_batch(self) -> Batch:
         """Return an empty batch. This works before `start`."""
@@ -389,7 +388,7 @@ class Producer:
         batches = {place: to.batches[0].encoded(*identity, to.sequence) for place, to in ready.items()}
         kind = ProduceInTransaction if self.coordinator.joins_by_writing else Produce
         try:
-            answer = await self._cluster.send(
+            answer = await self._cluster.send_in_turn(
                 node,
                 kind(self._name, int(_REPLICAS_S * 1000), batches),
                 lane=self._lane,

@@ -91,7 +91,7 @@ class PlannedPartition:
         self._topic_ids = self._ids()
         name = transactional_id(settings.topic_prefix, "planner", topics.schedules, number)
         timeout_s = settings.transaction_timeout_s
-        self._producer = Producer(cluster, name, timeout_s, outlet.batch_bytes, f"planner {number}")
+        self._producer = Producer(cluster, name, timeout_s, outlet.batch_bytes, "planner")
 
     async def run(self) -> None:
         """

@@ -41,6 +41,8 @@ _REASONS = {
     codes.MESSAGE_TOO_LARGE: Reason.TOO_LARGE,
     codes.RECORD_LIST_TOO_LARGE: Reason.TOO_LARGE,
 }
+# So many partitions share connections. At a tick all of them send, and the last one waits for the others' requests.
+_SHARED_BY = 4
 # The other topics of a second wait for a missing one. After this time it is looked up whether it exists.
 _MISSING_S = 0.3
 # If one id is fenced and the other one is not after this time, its last transaction may not end for long.
@@ -79,8 +81,7 @@ class KafkaSender:
         # Held while a transaction is open, and while asking for a later epoch, which would abort a transaction.
         self._free = asyncio.Lock()
         ids = transactional_ids(settings.topic_prefix, partition)
-        # They share connections: one ends its transaction before the other one begins.
-        lane = f"sender {partition}"
+        lane = f"senders {partition // _SHARED_BY}"
         self._producers = [
             Producer(
                 *(cluster, name, settings.transaction_timeout_s, BATCH_BYTES, lane),
