@@ -11,7 +11,7 @@ from brokers import make_topic, short_sessions
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.fetching import Fetcher
-from kafka_timers.broker.internals import Member, log_in_again
+from kafka_timers.broker.internals import Member
 from kafka_timers.broker.requests import Metadata
 
 # Brokers take a login once a second at most.
@@ -68,7 +68,6 @@ async def test_a_connection_that_nobody_used_while_its_session_ended_is_good_for
 async def test_a_member_stays_in_its_group_and_logs_nothing_for_longer_than_a_session(
     kafka: Kafka, caplog: pytest.LogCaptureFixture
 ) -> None:
-    log_in_again()
     options = kafka.client_options() | {"heartbeat_interval_ms": 100, "metadata_max_age_ms": 100}
     member = Member("t", group_id="g", enable_auto_commit=True, auto_commit_interval_ms=100, **options)
     await member.start()

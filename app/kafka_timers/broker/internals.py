@@ -109,14 +109,6 @@ async def connect(host: str, port: int, **options: Any) -> Connection:
     return connection
 
 
-def log_in_again() -> None:
-    """
-    Let the clients that aiokafka makes from now on, in this process, log in again before their sessions end. They have
-    no setting for it.
-    """
-    client_module.create_conn = connect
-
-
 class ConnectionTo(Connection):
     """
     A connection to one *address* of its host. The certificate is that of the host all the same.
@@ -147,9 +139,10 @@ class _LoopTo:
 _LIMIT_MS = 4_000
 
 
-def hurry(client: Any) -> None:
+def as_member(client: Any) -> None:
     """
-    Limit *client* to 4 s for a connection or an answer, and make it ask another broker each time.
+    Limit *client* to 4 s for a connection or an answer, and make it ask another broker each time. It logs in again
+    before its sessions end, as all of aiokafka's clients in this process do from now on: they have no setting for it.
 
     aiokafka makes one connection at a time, picks a random broker, and gives each request the same time. With the half
     minute that JoinGroup may take, a member whose coordinator was frozen was out of its group for a minute. The request
@@ -158,6 +151,7 @@ def hurry(client: Any) -> None:
     Args:
         client: the client of a member that has not been started.
     """
+    client_module.create_conn = connect
     client._request_timeout_ms = _LIMIT_MS
     turns = count()
 
@@ -173,7 +167,7 @@ class Member(AIOKafkaConsumer):  # type: ignore[misc]  # aiokafka has no types
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "_client":
-            hurry(value)
+            as_member(value)
         if name == "_fetcher" and value is not None:
             # The values: fetches, positions to look up, their time, whether metadata is old, and other futures to wait
             # for.
@@ -192,7 +186,7 @@ def read_nothing(app: Any) -> None:
 
     def changed(consumer: Any) -> None:
         consumer.__class__ = Member
-        hurry(consumer._client)
+        as_member(consumer._client)
 
     _with_consumer(app, changed)
 

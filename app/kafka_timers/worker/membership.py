@@ -14,7 +14,7 @@ from faust.types import TP
 from faust.types.auth import CredentialsT
 
 from kafka_timers.broker.connection import Kafka
-from kafka_timers.broker.internals import log_in_again, member_id_of, read_nothing
+from kafka_timers.broker.internals import member_id_of, read_nothing
 from kafka_timers.core.wire import Topics
 from kafka_timers.settings import WorkerSettings
 from kafka_timers.worker.assignor import StoreAssignor
@@ -98,7 +98,6 @@ def make_app(
 
     app.finalize()
     read_nothing(app)
-    log_in_again()
     return app
 
 
