@@ -112,8 +112,8 @@ WORKING = {
     "lake": {"cli", "oscillator", "lake"},
 }
 DEVELOPERS = {"test", "test-deploy"}
-# It is for programs, and has no command line.
-LIBRARIES = {"schedules"}
+# They are for programs, or for logins, and have no command line.
+LIBRARIES = {"schedules", "msk", "google"}
 
 PUBLIC = ["kafka_timers", "kafka_timers.faust", "kafka_timers.sync", "kafka_timers.testing"]
 PACKAGES = {

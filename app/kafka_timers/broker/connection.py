@@ -11,16 +11,18 @@ Settings have librdkafka's names, so you can use the same file as kcat or a clie
 """
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
 from aiokafka.helpers import create_ssl_context
 
 from kafka_timers.broker.environment import env_name
-from kafka_timers.broker.oauth import login_tokens_of
+from kafka_timers.broker.oauth import LoginTokens, tokens_of_aws, tokens_of_endpoint, tokens_of_google
 from kafka_timers.errors import SettingsError
 
 _PROTOCOL, _MECHANISM = "security.protocol", "sasl.mechanism"
@@ -37,6 +39,12 @@ _TOKEN_URL, _CLIENT_ID, _CLIENT_SECRET, _SCOPE = (
     "sasl.oauthbearer.client.secret",
     "sasl.oauthbearer.scope",
 )
+_METHOD, _PROVIDER = "sasl.oauthbearer.method", "sasl.oauthbearer.metadata.authentication.type"
+_AWS, _GOOGLE = "aws_msk_iam", "gcp"
+# The package with which each provider of OAuth tokens is asked, and our extra that has it.
+_PROVIDERS = {_AWS: ("aws_msk_iam_sasl_signer", "msk"), _GOOGLE: ("google.auth", "google")}
+# As in b-1.orders.a1b2c3.c4.kafka.eu-west-1.amazonaws.com:9098.
+_AWS_REGION = re.compile(r"\.kafka(?:-serverless)?\.([a-z0-9-]+)\.amazonaws\.com")
 _NAME = "client.id"
 
 # All settings; docs/security.md explains them.
@@ -44,7 +52,7 @@ PROPERTIES = (
     *(_PROTOCOL, _NAME),
     *(_CA, _CERTIFICATE, _KEY, _KEY_PASSWORD),
     *(_MECHANISM, _USER, _PASSWORD),
-    *(_TOKEN_URL, _CLIENT_ID, _CLIENT_SECRET, _SCOPE),
+    *(_METHOD, _PROVIDER, _TOKEN_URL, _CLIENT_ID, _CLIENT_SECRET, _SCOPE),
 )
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
@@ -88,8 +96,12 @@ class Kafka:
         for name in (_PROTOCOL, _MECHANISM):
             if name in given:
                 given[name] = given[name].upper()
+        if _PROVIDER in given:
+            given[_PROVIDER] = given[_PROVIDER].lower()
         object.__setattr__(self, "properties", given)
         _check(given)
+        if given.get(_PROVIDER) == _AWS and not self._aws_region:
+            raise SettingsError(f"{_PROVIDER} {_AWS}: no region is in {self.bootstrap}: set AWS_REGION")
 
     @classmethod
     def of(cls, bootstrap: str, file: str = "", env: Mapping[str, str] = os.environ, name: str = "") -> Self:
@@ -149,12 +161,25 @@ class Kafka:
         if self.mechanism:
             options["sasl_mechanism"] = self.mechanism
             if self.mechanism == "OAUTHBEARER":
-                given = [self.properties.get(name, "") for name in (_TOKEN_URL, _CLIENT_ID, _CLIENT_SECRET, _SCOPE)]
-                options["sasl_oauth_token_provider"] = login_tokens_of(*given)
+                options["sasl_oauth_token_provider"] = self._login_tokens()
             else:
                 options["sasl_plain_username"] = self.properties[_USER]
                 options["sasl_plain_password"] = self.properties[_PASSWORD]
         return options
+
+    def _login_tokens(self) -> LoginTokens:
+        provider = self.properties.get(_PROVIDER)
+        if provider == _AWS:
+            return tokens_of_aws(self._aws_region)
+        if provider == _GOOGLE:
+            return tokens_of_google()
+        given = [self.properties.get(name, "") for name in (_TOKEN_URL, _CLIENT_ID, _CLIENT_SECRET, _SCOPE)]
+        return tokens_of_endpoint(*given)
+
+    @property
+    def _aws_region(self) -> str:
+        found = _AWS_REGION.search(self.bootstrap)
+        return found[1] if found else os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or ""
 
     def java_options(self) -> dict[str, str]:
         """
@@ -163,8 +188,13 @@ class Kafka:
         Certificates and keys are passed as text, so the other machines need no files.
 
         Raises:
-            SettingsError: a TLS file cannot be read.
+            SettingsError: a TLS file cannot be read, or Java cannot log in like that.
         """
+        if _PROVIDER in self.properties:
+            raise SettingsError(
+                f"{_PROVIDER} {self.properties[_PROVIDER]}: the lake's jobs cannot log in by it; give them a user with "
+                "SCRAM or PLAIN, or a certificate"
+            )
         options = {"bootstrap.servers": self.bootstrap, "client.id": self.client_id, "security.protocol": self.protocol}
         given = self.properties
         if "SSL" in self.protocol:
@@ -243,13 +273,35 @@ def _check(given: Mapping[str, str]) -> None:
         wanted = [_TOKEN_URL] if mechanism == "OAUTHBEARER" else [_USER, _PASSWORD]
         if mechanism == "OAUTHBEARER" and not given.get(_TOKEN_URL, "").startswith("file:"):
             wanted += [_CLIENT_ID, _CLIENT_SECRET]
+        if _PROVIDER in given:
+            _check_provider(given)
+            wanted = []
         if missing := [name for name in wanted if not given.get(name)]:
             raise SettingsError(f"{_MECHANISM} {mechanism} needs {' and '.join(missing)}")
     # A setting without effect is a mistake that could end in a plain text connection.
     unused = [name for name in given if name.startswith("ssl.") and "SSL" not in protocol]
     unused += [name for name in given if name.startswith("sasl.") and "SASL" not in protocol]
+    if given.get(_METHOD, "oidc") != "oidc":
+        raise SettingsError(f"{_METHOD} {given[_METHOD]}: give oidc")
     if unused:
         raise SettingsError(f"{', '.join(unused)} with {_PROTOCOL} {protocol}: give a protocol that uses it")
+
+
+def _check_provider(given: Mapping[str, str]) -> None:
+    provider = given[_PROVIDER]
+    if provider not in _PROVIDERS:
+        raise SettingsError(f"{_PROVIDER} {provider}: give one of {', '.join(_PROVIDERS)}")
+    others = [name for name in (_USER, _PASSWORD, _TOKEN_URL, _CLIENT_ID, _CLIENT_SECRET, _SCOPE) if name in given]
+    if given[_MECHANISM] != "OAUTHBEARER" or others:
+        without = f" without {', '.join(others)}" * bool(others)
+        raise SettingsError(f"{_PROVIDER} {provider}: give it with {_MECHANISM} OAUTHBEARER{without}")
+    package, extra = _PROVIDERS[provider]
+    try:
+        is_there = find_spec(package) is not None
+    except ModuleNotFoundError:
+        is_there = False
+    if not is_there:
+        raise SettingsError(f"{_PROVIDER} {provider} needs a package: pip install 'kafka-timers[{extra}]'")
 
 
 def _text(given: Mapping[str, str], name: str) -> str:

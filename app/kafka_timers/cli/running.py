@@ -28,8 +28,10 @@ def log_to_stderr(level: str) -> None:
         # Their routine messages help only their own developers.
         for library in ("aiokafka", "faust", "mode"):
             logging.getLogger(library).setLevel(logging.WARNING)
-    # At debug, aiokafka.conn logs every request that it sends, and one of them has the password.
-    logging.getLogger("aiokafka.conn").setLevel(logging.WARNING)
+    # At debug, aiokafka.conn logs every request that it sends, and one of them has the password. The others log the
+    # signatures and answers that tokens are made of.
+    for library in ("aiokafka.conn", "boto3", "botocore", "google", "urllib3"):
+        logging.getLogger(library).setLevel(logging.WARNING)
     logging.getLogger("aiokafka.consumer.group_coordinator").addFilter(_Lasting())
 
 
