@@ -336,7 +336,11 @@ MUTANTS = [
     ),
     Mutant("an empty key is none", "Outgoing.at", test("not self.hashed", "hashed")),
     Mutant("a tombstone has an empty value", "Outgoing.of", put("cls(_0, _1, _2 or b'', _3, _4)", "cls", "2/2")),
-    Mutant("a copy counts though its id has a later record", "_decide_copy", compare("_0 > _1", "latest", "offset")),
+    Mutant(
+        "a copy is the last of its id though a later request is known",
+        "_decide_copy",
+        compare("_0 < _1", "offset", "2/2"),
+    ),
     # --- decisions ---------------------------------------------------------------------------------------------------
     Mutant("a repeated copy counts", "_decide_copy", never("name")),
     Mutant("a stale copy counts", "_decide_copy", never("COPY_STALE_S")),

@@ -287,7 +287,7 @@ def _decide_copy(record: TimerRecord, original: Original, known: Known, partitio
     _know(original.name, version, appended_s, out)
     # A later request of the id stays the last one, since it was made after this request's second had begun. A cancel of
     # that time was too late for this request, and the next one is again.
-    stays = before is not None and before.due_ms and before.offset != original.offset < before.latest
+    stays = before is not None and before.offset > original.offset
     if record.timer_id and not stays:
         known[record.timer_id] = version
         _know(record.timer_id, version, max(version.second, appended_s), out)
