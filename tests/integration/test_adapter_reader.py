@@ -1007,6 +1007,7 @@ async def pass_on(harness: Harness, door: str, names: Sequence[str]) -> None:
         await harness.requests(len(names))
 
 
+DOORS_LOG = "kafka_timers.adapters.reader"
 BEFORE, MEANWHILE = [f"before-{n:02}" for n in range(40)], [f"meanwhile-{n:02}" for n in range(10)]
 
 
@@ -1065,7 +1066,7 @@ async def test_a_door_that_knows_nothing_of_its_topic_is_told_where_to_begin(
     async with harness.open("etf1", "others"), harness.run(reader):
         await until(lambda: len(reader.refused) == 2)
         assert [future.tombstoneKey for _, future in parsed(await harness.requests(1))] == ["second"]
-    told = [each.message for each in caplog.records if each.levelname == "ERROR"]
+    told = [each.message for each in caplog.records if (each.name, each.levelname) == (DOORS_LOG, "ERROR")]
     assert len(told) == 2
     assert all(each.startswith(said) and "Start the workers with --door-from earliest" in each for each in told)
     assert reader.refused == {}
