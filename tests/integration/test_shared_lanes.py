@@ -49,7 +49,8 @@ async def test_a_produce_that_is_held_delays_none_of_those_that_share_its_connec
             held = asyncio.create_task(deliver(producers[0], "slow"))
             while_held_s = await p99_s(_HELD_S)
             assert not held.done()
-            assert while_held_s < before_s + 0.1
+            # Behind it they would wait until it is answered.
+            assert while_held_s < before_s + _HELD_S / 4
             relay.held = b""
             assert await held > _HELD_S
             for producer in producers:

@@ -328,8 +328,8 @@ class Cluster:
         """
         Return the answer of broker *node*, as `send` does, on a *lane* that others use too.
 
-        A connection has one question at a time. So long as each is answered within 0.1 s, one connection to a broker is
-        enough for all; otherwise, there are more for a while.
+        A connection has one question at a time. So long as each is answered within a quarter second, one connection to
+        a broker is enough for all; otherwise, there are more for a while.
         """
         async with self._turns.one((node, lane)) as number:
             name = _name_of(node, lane, number)

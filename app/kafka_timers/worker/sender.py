@@ -16,6 +16,7 @@ At least once has no transactions: first the callbacks, then the seal once the b
 """
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
@@ -41,7 +42,8 @@ _REASONS = {
     codes.MESSAGE_TOO_LARGE: Reason.TOO_LARGE,
     codes.RECORD_LIST_TOO_LARGE: Reason.TOO_LARGE,
 }
-# So many partitions share connections. At a tick all of them send, and the last one waits for the others' requests.
+# So many pairs of connections are shared, or one by so many partitions where that is more. At a tick all partitions
+# send, and the last one waits for the others that share its connections.
 _SHARED_BY = 4
 # The other topics of a second wait for a missing one. After this time it is looked up whether it exists.
 _MISSING_S = 0.3
@@ -81,7 +83,8 @@ class KafkaSender:
         # Held while a transaction is open, and while asking for a later epoch, which would abort a transaction.
         self._free = asyncio.Lock()
         ids = transactional_ids(settings.topic_prefix, partition)
-        lane = f"senders {partition // _SHARED_BY}"
+        partitions = len(cluster.partitions(names.requests))
+        lane = f"senders {partition % max(_SHARED_BY, math.ceil(partitions / _SHARED_BY))}"
         self._producers = [
             Producer(
                 *(cluster, name, settings.transaction_timeout_s, BATCH_BYTES, lane),
