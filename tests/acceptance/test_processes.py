@@ -77,10 +77,10 @@ async def test_a_worker_holds_no_more_connections_than_operators_are_told(servic
     oscillator, worker = await service.start("oscillator"), await service.firing()
     await service.requests(int(time.time()), map(str, range(partitions)))
     assert len(await service.callback_names([*map(str, range(partitions))])) == partitions
-    wanted = 14 + partitions + 2 * min(partitions, max(4, math.ceil(partitions / 4)))
-    page = (Path(__file__).parents[2] / "docs/operate.md").read_text()
-    assert f"{wanted} with four, 38 with sixteen. An oscillator holds four." in page
+    most = 15 + partitions + 2 * min(partitions, max(4, math.ceil(partitions / 4)))
+    page = " ".join((Path(__file__).parents[2] / "docs/operate.md").read_text().split())
+    assert f"{most} with four, 39 with sixteen. An oscillator holds four." in page
     # Whatever was opened in addition, since the machine was busy, is closed after a minute.
     async with asyncio.timeout(LIMIT_S + 60):
-        while (connections(oscillator), connections(worker)) != (4, wanted):  # noqa: ASYNC110  # it has to be asked
+        while connections(oscillator) > 4 or connections(worker) > most:  # noqa: ASYNC110  # it has to be asked
             await asyncio.sleep(0.2)
