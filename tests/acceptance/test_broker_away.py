@@ -249,7 +249,7 @@ async def test_worker_that_cannot_start_says_why_and_ends(service: Service, tmp_
     (tmp_path / "file").touch()
     names = {count: Service(service.bootstrap, f"{service.prefix}{count}-", tmp_path).topics for count in (2, 3)}
     uneven = [(names[2].requests, 2), (names[2].oscillator, 3), (names[2].sealed, 2)]
-    for name, count in [*uneven, (names[2].rejected, 1), (names[2].replies, 1)]:
+    for name, count in [*uneven, (names[2].rejected, 1), (names[2].replies, 1), (names[2].doors, 1)]:
         await make_topic(service.bootstrap, name, count)
     running = await service.worker()
     starts = {

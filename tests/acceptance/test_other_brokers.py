@@ -91,7 +91,7 @@ async def test_topics_are_created_without_advice_that_brokers_refuse(
     async with limited(tmp_path / "kafka", ANY, settings) as (address, _, _):
         where = ("--bootstrap", address, "--topic-prefix", "t-")
         code, created, said = await ended("topics", "create", "--partitions", "2", *where)
-        assert (code, created.count("created t-")) == (0, 7)
+        assert (code, created.count("created t-")) == (0, 8)
         for line in said.splitlines():
             assert f"because a broker says INVALID_CONFIG {settings[0]} is not supported" in line or len(settings) > 1
             assert " is created without " in line

@@ -71,16 +71,16 @@ def expiring(second: int) -> list[tuple[str, bytes]]:
 
 async def test_topics_are_checked_created_and_checked_again(where: list[str]) -> None:
     code, output, _ = await ended("topics", "check", *where)
-    assert (code, output.count("is missing: create it")) == (1, 7)
+    assert (code, output.count("is missing: create it")) == (1, 8)
     code, output, _ = await ended("topics", "create", *where, "--partitions", "2")
-    assert (code, output.count("created "), output.count(" with 2 partitions\n")) == (0, 7, 7)
+    assert (code, output.count("created "), output.count(" with 2 partitions\n")) == (0, 8, 8)
     assert await ended("topics", "create", *where) == (0, "all topics exist and stay as they are\n", "")
     assert await ended("topics", "check", *where) == (0, "all topics are as they should be\n", "")
 
 
 async def test_topics_as_json(where: list[str], prefix: str) -> None:
     code, output, _ = await ended("topics", "check", *where, "--json")
-    assert (code, len(json.loads(output)["problems"])) == (1, 7)
+    assert (code, len(json.loads(output)["problems"])) == (1, 8)
     code, output, _ = await ended("topics", "create", *where, "--json")
     assert (code, prefix + "oscillator" in json.loads(output)["created"]) == (0, True)
     assert json.loads((await ended("topics", "create", *where, "--json"))[1]) == {"created": [], "left_out": []}
