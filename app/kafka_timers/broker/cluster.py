@@ -29,8 +29,8 @@ from aiokafka.protocol.coordination import FindCoordinatorRequest
 from kafka_timers.broker import codes
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.dialing import dial
+from kafka_timers.broker.lanes import SharedLanes
 from kafka_timers.broker.requests import Metadata
-from kafka_timers.broker.turns import Turns
 from kafka_timers.errors import BrokerVersionError, LoginError
 
 log = logging.getLogger(__name__)
@@ -113,7 +113,7 @@ class Cluster:
         # Set when a leader of the topic changes.
         self._moves: dict[str, asyncio.Future[None]] = {}
         self._connections: dict[tuple[_Address, str], asyncio.Task[AIOKafkaConnection]] = {}
-        self._turns = Turns[tuple[int, str]](lambda key, number: self._hang_up(_name_of(*key, number)))
+        self._turns = SharedLanes[tuple[int, str]](lambda key, number: self._hang_up(_name_of(*key, number)))
         self._refreshing: asyncio.Task[None] | None = None
         # Asked last.
         self._silent: set[_Address] = set()

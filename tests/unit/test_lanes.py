@@ -5,21 +5,21 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from kafka_timers.broker import turns
-from kafka_timers.broker.turns import Turns
+from kafka_timers.broker import lanes
+from kafka_timers.broker.lanes import SharedLanes
 
 given_up: list[tuple[str, int]] = []
 
 
 @pytest.fixture
-async def shared(monkeypatch: pytest.MonkeyPatch) -> Turns[str]:
-    monkeypatch.setattr(turns, "_HELD_S", 0.05)
-    monkeypatch.setattr(turns, "_IDLE_S", 0.05)
+async def shared(monkeypatch: pytest.MonkeyPatch) -> SharedLanes[str]:
+    monkeypatch.setattr(lanes, "_HELD_S", 0.05)
+    monkeypatch.setattr(lanes, "_IDLE_S", 0.05)
     given_up.clear()
-    return Turns(lambda key, number: given_up.append((key, number)))
+    return SharedLanes(lambda key, number: given_up.append((key, number)))
 
 
-async def test_who_is_quick_shares_one_connection_in_the_order_of_the_calls(shared: Turns[str]) -> None:
+async def test_who_is_quick_shares_one_connection_in_the_order_of_the_calls(shared: SharedLanes[str]) -> None:
     order: list[int] = []
 
     async def one(caller: int) -> int:
@@ -32,7 +32,9 @@ async def test_who_is_quick_shares_one_connection_in_the_order_of_the_calls(shar
     assert order == sorted(order)
 
 
-async def test_a_connection_that_is_held_leaves_others_one_more_until_that_is_idle_for_long(shared: Turns[str]) -> None:
+async def test_a_connection_that_is_held_leaves_others_one_more_until_that_is_idle_for_long(
+    shared: SharedLanes[str],
+) -> None:
     async with shared.one("a") as held:
         async with shared.one("a") as second, shared.one("a") as third:
             assert (held, second, third) == (0, 1, 2)
@@ -48,7 +50,7 @@ async def test_a_connection_that_is_held_leaves_others_one_more_until_that_is_id
     assert len(given_up) == 2
 
 
-async def test_who_gives_up_waiting_keeps_nobody_waiting(shared: Turns[str]) -> None:
+async def test_who_gives_up_waiting_keeps_nobody_waiting(shared: SharedLanes[str]) -> None:
     async def wait() -> int:
         async with shared.one("a") as number:
             return number

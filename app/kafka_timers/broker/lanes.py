@@ -37,7 +37,7 @@ class _Line:
         self.is_looked_at = False
 
 
-class Turns(Generic[K]):
+class SharedLanes(Generic[K]):
     """
     Gives out the numbers of connections.
 
