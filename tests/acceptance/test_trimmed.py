@@ -3,12 +3,14 @@
 import asyncio
 import re
 import time
-from collections.abc import Set
+from collections.abc import AsyncIterator, Set
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import aiohttp
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from patience import LIMIT_S
 from service import Service, take
 
@@ -128,6 +130,46 @@ async def test_what_an_admin_has_deleted_too_early_is_repeated_from_the_store(
         assert last.value == b"far"
 
 
+class Sweeps:
+    """
+    The sweeps of the only partition of a service.
+
+    Attributes:
+        begun: the begin of each one of which a record is on the log, committed or not.
+    """
+
+    def __init__(self, service: Service, reader: AIOKafkaConsumer, bounds: LogBounds) -> None:
+        self.begun = set[int]()
+        self._service = service
+        self._reader = reader
+        self._bounds = bounds
+
+    @classmethod
+    @asynccontextmanager
+    async def of(cls, service: Service) -> AsyncIterator[Self]:
+        topic = service.topics.requests
+        async with Cluster.open(Kafka(service.bootstrap)) as cluster, service.reading(topic, committed=False) as reader:
+            await cluster.look_up([topic])
+            yield cls(service, reader, LogBounds(cluster, topic))
+
+    async def has_begun(self, before: Set[int], after_s: int = 0) -> bool:
+        """Tell whether one that is not among those *before* has begun, *after_s* seconds ago."""
+        for record in await take(self._reader, CHUNK, 0.02):
+            if record.key == KEPT_KEY:
+                self.begun.add(Future.FromString(record.value).kept.begun)
+        return any(time.time() >= at_us / 1e6 + after_s for at_us in self.begun - before)
+
+    async def told(self) -> set[int]:
+        """Return the begin of each one that the last seals tell of."""
+        return {each.begun for seal in (await self._service.seals())[0] for each in seal.swept}
+
+    async def has_told(self) -> bool:
+        return bool(await self.told())
+
+    async def has_trimmed(self) -> bool:
+        return (await self._bounds.starts([0]))[0] >= CHUNK
+
+
 async def test_workers_killed_before_a_sweep_is_told_of_and_before_a_trim_lose_and_double_nothing(
     bootstrap: str, prefix: str, tmp_path: Path
 ) -> None:
@@ -142,46 +184,64 @@ async def test_workers_killed_before_a_sweep_is_told_of_and_before_a_trim_lose_a
             await service.requests(now_s + int(name.split("-")[0]), [name])
         names = [str(number) for number in range(CHUNK)]
         await service.requests(1, names)
-        begun = set[int]()
-        async with (
-            asyncio.timeout(LIMIT_S),
-            Cluster.open(Kafka(bootstrap)) as cluster,
-            service.reading(service.topics.requests, committed=False) as reader,
-        ):
-            await cluster.look_up([service.topics.requests])
-            bounds = LogBounds(cluster, service.topics.requests)
-
-            async def has_swept(before: Set[int], after_s: int) -> bool:
-                for record in await take(reader, CHUNK, 0.02):
-                    if record.key == KEPT_KEY:
-                        begun.add(Future.FromString(record.value).kept.begun)
-                return any(time.time() >= at_us / 1e6 + after_s for at_us in begun - before)
-
-            async def told() -> set[int]:
-                return {each.begun for seal in (await service.seals())[0] for each in seal.swept}
-
-            async def has_told() -> bool:
-                return bool(await told())
-
-            async def has_trimmed() -> bool:
-                return (await bounds.starts([0]))[0] >= CHUNK
-
+        async with asyncio.timeout(LIMIT_S), Sweeps.of(service) as sweeps:
             # What is due within three seconds is left out, and a seal tells of the sweep once it has fired.
             for after_s in (0, 1, 2):
-                await worker.freeze_when(partial(has_swept, frozenset(begun), after_s))
-                assert not await has_told()
+                await worker.freeze_when(partial(sweeps.has_begun, frozenset(sweeps.begun), after_s))
+                assert not await sweeps.has_told()
                 worker.child.kill()
                 await worker.child.wait()
                 worker = await service.worker(*options, data_dir=worker.data_dir if after_s else None)
-            for has_come in (has_told, has_trimmed):
-                assert not await has_trimmed()
+            for has_come in (sweeps.has_told, sweeps.has_trimmed):
+                assert not await sweeps.has_trimmed()
                 await worker.freeze_when(has_come)
                 worker.child.kill()
                 await worker.child.wait()
                 # None of those that were broken off.
-                assert await told() - begun
+                assert await sweeps.told() - sweeps.begun
                 worker = await service.worker(*options)
         assert sorted(await service.callback_names([*names, *waiting])) == sorted([*names, *waiting])
+        code, said = await service.status()
+        assert code == 0, said
+
+
+async def test_neither_a_paused_owner_nor_an_open_transaction_spoils_a_sweep(
+    bootstrap: str, prefix: str, tmp_path: Path
+) -> None:
+    """An owner is paused in its sweep. The next one sweeps behind a transaction that somebody has begun."""
+    options = ("--seal-every-s", "1", "--keep-s", "12")
+    async with Service(bootstrap, prefix, tmp_path, partitions=1) as service:
+        await service.start("oscillator")
+        paused, now_s = await service.worker(*options), int(time.time())
+        waiting = [f"waiting {number}" for number in range(30)]
+        for number, name in enumerate(waiting):
+            await service.requests(now_s + 20 + 2 * number, [name])
+        names = [str(number) for number in range(CHUNK)]
+        await service.requests(1, names)
+        async with (
+            asyncio.timeout(LIMIT_S),
+            Sweeps.of(service) as sweeps,
+            AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id=prefix + "user") as producer,
+        ):
+            await paused.freeze_when(partial(sweeps.has_begun, frozenset()))
+            broken_off = frozenset(sweeps.begun)
+            await service.worker(*options)
+            await producer.begin_transaction()
+            future = Future(callBackTopic=service.callbacks, callBackKey="open", callBack=b"open")
+            await producer.send_and_wait(
+                service.topics.requests, future.SerializeToString(), b"%d" % now_s, partition=0
+            )
+            # What it repeats lies behind the transaction, so it cannot read that back.
+            while not await sweeps.has_begun(broken_off, 4):
+                pass
+            assert not await sweeps.has_told()
+            paused.child.resume()
+            await producer.commit_transaction()
+            while not await sweeps.has_trimmed():  # noqa: ASYNC110  # a broker has to be asked
+                await asyncio.sleep(0.1)
+            assert not broken_off & await sweeps.told()
+        every = [*names, *waiting, "open"]
+        assert sorted(await service.callback_names(every)) == sorted(every)
         code, said = await service.status()
         assert code == 0, said
 
