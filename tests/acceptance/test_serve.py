@@ -48,10 +48,10 @@ async def serve(
     bootstrap: str, prefix: str, folder: Path, *more: str, program: Sequence[str] = PROGRAM
 ) -> AsyncIterator[Served]:
     """Run the command of *program*; what is left of it is killed in the end."""
-    # Three that follow each other.
-    while not all(map(is_free, (port := free_port(), port + 1, port + 2))):
-        pass
     queries, console = free_port(), free_port()
+    # Three that follow each other, of which the last two may have been returned before.
+    while {queries, console} & {port := free_port(), port + 1, port + 2} or not all(map(is_free, (port + 1, port + 2))):
+        pass
     command = [*program, "serve", "--bootstrap", bootstrap, "--topic-prefix", prefix]
     command += ["--port", str(port), "--query-port", str(queries), "--console-port", str(console)]
     command += ["--data-dir", str(folder / "data"), *more]
