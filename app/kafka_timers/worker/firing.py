@@ -363,14 +363,14 @@ class Firing:
         if answered > self._answered:
             changes.answered_before = scan.snapshot
             self._answered = answered
-        excess = len(self._partition.ignored) - IGNORED_MAX
-        if excess > 0 and not self._forgets_ignored:
+        if len(self._partition.ignored) > IGNORED_MAX and not self._forgets_ignored:
+            # Once: the excess is forgotten with each seal, and comes again with the next ones that are ignored.
+            self._forgets_ignored = True
             log.warning(
                 "partition %d: more requests were ignored than a seal names (%d): some may fire "
                 "if this worker loses its store",
                 *(self._number, IGNORED_MAX),
             )
-        self._forgets_ignored = excess > 0
         self._follower.write(changes)
         self._follower.release_held()
 
