@@ -113,7 +113,7 @@ class Cluster:
         # Set when a leader of the topic changes.
         self._moves: dict[str, asyncio.Future[None]] = {}
         self._connections: dict[tuple[_Address, str], asyncio.Task[AIOKafkaConnection]] = {}
-        self._turns = SharedLanes[tuple[int, str]](lambda key, number: self._hang_up(_name_of(*key, number)))
+        self._shared = SharedLanes[tuple[int, str]](lambda key, number: self._hang_up(_name_of(*key, number)))
         self._refreshing: asyncio.Task[None] | None = None
         # Asked last.
         self._silent: set[_Address] = set()
@@ -331,7 +331,7 @@ class Cluster:
         A connection has one question at a time. So long as each is answered within a quarter second, one connection to
         a broker is enough for all; otherwise, there are more for a while.
         """
-        async with self._turns.one((node, lane)) as number:
+        async with self._shared.one((node, lane)) as number:
             name = _name_of(node, lane, number)
             try:
                 return await self.send(node, request, lane=name, has_moved=has_moved)
