@@ -24,7 +24,7 @@ from service import Process, Service, take
 
 from kafka_timers.clock import HostClock
 from kafka_timers.core.routing import partition_of
-from kafka_timers.core.wire import EXPIRY_HEADER, REQUEST_HEADER, Future
+from kafka_timers.core.wire import EXPIRY_HEADER, REQUEST_HEADER, Callback, Condition, Future
 from kafka_timers.lake import promote as lake_promote
 from kafka_timers.lake.audit import Audit, audit
 from kafka_timers.lake.copies import copies_of
@@ -113,7 +113,10 @@ class Years:
             bootstrap=service.bootstrap, topic_prefix=service.prefix, lake=str(lake), horizon_s=HORIZON_S
         )
         self.folder = lake
-        self.ids = [f"id-{number}" for number in range(timers // 10)]
+        # Every third of them is asked for in another partition, and not changed: it is sent on at a time of its own.
+        self.ids = [f"id-{number}" for number in range(timers // 10) if number % 3]
+        self.foreign = range(0, timers // 10, 3)
+        self.tombstones, self.replies = service.prefix + "tombstones", service.prefix + "replies"
 
     # --- asking ------------------------------------------------------------------------------------------------------
 
@@ -121,14 +124,15 @@ class Years:
         """Ask for all timers, every tenth with an id."""
         near = [self.start_s + delay_s for delay_s in NEAR_S]
         far = [self.start_s + wait_s + more_s for wait_s in self.waits_s for more_s in WINDOW_S]
+        known = set(self.ids)
         records: dict[int, list[tuple[bytes, bytes]]] = {number: [] for number in range(PARTITIONS)}
         for number in range(self.timers):
             second = near[number % len(near)] if number % 10 < 3 else far[number % len(far)]
             timer_id = f"id-{number // 10}" if number % 10 == 9 else ""
             name = f"timer-{number}"
-            to = partition_of(timer_id, PARTITIONS) if timer_id else number % PARTITIONS
+            to = partition_of(timer_id, PARTITIONS) if timer_id in known else number % PARTITIONS
             self.ledger.request(name, second, timer_id, self.start_s)
-            records[to].append((b"%d" % second, self.future(name, timer_id).SerializeToString()))
+            records[to].append((b"%d" % second, self.shaped(number, name, timer_id).SerializeToString()))
         for number, of_partition in records.items():
             await self.send(number, of_partition)
 
@@ -149,6 +153,24 @@ class Years:
     def future(self, name: str, timer_id: str) -> Future:
         return Future(callBackTopic=self.service.callbacks, callBackKey=name, callBack=name.encode(), timerId=timer_id)
 
+    def shaped(self, number: int, name: str, timer_id: str) -> Future:
+        """Return a request for a callback of one of all shapes."""
+        future, key = self.future(name, timer_id), b"\xff" + name.encode()
+        if timer_id:
+            future.condition, future.replyTopic = Condition.IF_ABSENT, self.replies
+        elif number % 10 == 1:
+            future.tombstoneTopic, future.tombstoneKey = self.tombstones, name
+        elif number % 10 < 5:
+            asked = Callback(topic=self.service.callbacks, value=name.encode())
+            if number % 10 < 4:
+                asked.key = key
+            if number % 10 > 2:
+                asked.partition = number % PARTITIONS
+            else:
+                asked.partitionKey = b"all"
+            future = Future(callBackRecord=asked)
+        return future
+
     async def append(self, future: Future, second: int, at_s: float) -> None:
         """Append one record of an id, as of *at_s*."""
         await self.service.producer.send_and_wait(
@@ -161,7 +183,7 @@ class Years:
 
     async def cancel(self, timer_id: str, at_s: float) -> None:
         self.ledger.cancel(timer_id, at_s)
-        await self.append(Future(timerId=timer_id, cancel=True), 0, at_s)
+        await self.append(Future(timerId=timer_id, cancel=True, replyTopic=self.replies), 0, at_s)
 
     async def move(self, timer_id: str, second: int, at_s: float) -> None:
         name = f"moved-{len(self.ledger.asked)}"
@@ -259,7 +281,8 @@ class Years:
         assert len({dict(record.headers)[REQUEST_HEADER] for record in records}) == len(records)
         told = await asyncio.to_thread(self.audit)
         assert told.kinds == {}, told.findings
-        assert (told.fired, told.rejected) == (len(wanted), 0)
+        sent_on = sum(partition_of(f"id-{at}", PARTITIONS) != (10 * at + 9) % PARTITIONS for at in self.foreign)
+        assert (told.fired, told.rejected, told.forwarded) == (len(wanted), sent_on, sent_on)
 
     def audit(self) -> Audit:
         land_once(self.spark, self.settings)
@@ -271,6 +294,8 @@ class Years:
 async def live(years: Years) -> None:
     """Live through all of it, and kill the processes at work."""
     service, start_s, rng = years.service, years.start_s, years.rng
+    for topic in (years.tombstones, years.replies):
+        await service.create_topic(topic, retention_ms="-1")
     await years.ask_for_all()
     first, last = years.waits_s[0], years.waits_s[-1]
     await years.change_some(start_s + 10, range(start_s + first, start_s + first + 600))

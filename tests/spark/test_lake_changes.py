@@ -91,7 +91,9 @@ def changed_row(rng: random.Random, row: Row, columns: Any, kept: Collection[str
     elif kind == "array":
         other = other_headers(rng, value)
     elif kind == "struct":
-        other = None if value else Row(**(dict.fromkeys(column.dataType.names) | {"reply_topic": "x"}))
+        names = column.dataType.names
+        told = {"reply_topic": "x"} if "reply_topic" in names else dict.fromkeys(names, 7)
+        other = None if value else Row(**(dict.fromkeys(names) | told))
     else:
         other = other_text(rng, value)
         # An empty folder name is none.

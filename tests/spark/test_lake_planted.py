@@ -24,7 +24,7 @@ from pyspark.sql import Row, SparkSession
 from kafka_timers.core.chain import Day
 from kafka_timers.core.routing import hash_of
 from kafka_timers.core.sums import fired_digest_of, hash_of_record
-from kafka_timers.core.wire import Callback, Copy, Future, Header, last_second_of
+from kafka_timers.core.wire import Callback, Copy, Forwarded, Future, Header, last_second_of
 from kafka_timers.dev.broker import EmbeddedKafka
 from kafka_timers.lake import audit as audits
 from kafka_timers.lake.records import requests_of
@@ -37,7 +37,7 @@ from kafka_timers.v1.sealed_pb2 import Sealed
 
 FIRST, LAST = 5000, 5200
 COUNTS = {"t": TOPIC_PARTITIONS, "u": TOPIC_PARTITIONS, "s": 2, "r": 1}
-FENCE = 24
+FENCE = 26
 PAGE = Path(__file__).parents[2] / "docs" / "lake.md"
 
 
@@ -73,7 +73,13 @@ REQUESTED = [
 ]
 FIRED = {4000: [10], 5010: [0, 1, 2], 5011: [3], 5012: [6, 8, 9], 5100: [11, 12, 17], 5102: [14]}
 FAR = (7, 17, 19)
-REFUSED, REJECT = 15, 16
+# Behind those of `REQUESTED`, a record that is sent on to the next partition, and one that came from the one before.
+REFUSED, REJECT, FOREIGN, ARRIVED = 15, 16, 22, 23
+
+
+def sent_from(number: int, offset: int = FOREIGN) -> Forwarded:
+    """Return what a record of partition *number* says that came from the one before it."""
+    return Forwarded(fromPartition=(number - 1) % len(FAULTS), fromOffset=offset, appendedMs=4_950_000)
 
 
 @cache
@@ -86,6 +92,10 @@ def asked_in(number: int, *, is_true: bool = False) -> list[tuple[int, int, Futu
         if asked.timerId:
             future.timerId = id_in(number, len(FAULTS), asked.timerId)
         every.append((appended_s, due_s, future))
+    ids = (id_in(each, len(FAULTS), "f") for each in ((number + 1) % len(FAULTS), number))
+    foreign, arrived = (Future(callBackTopic="t", callBack=b"v", timerId=each) for each in ids)
+    arrived.forwarded.CopyFrom(sent_from(number))
+    every += [(4950, 5300, foreign), (5011, 5300, arrived)]
     change = CHANGES.get(list(FAULTS)[number])
     if change and not is_true:
         change(number, every)
@@ -95,7 +105,7 @@ def asked_in(number: int, *, is_true: bool = False) -> list[tuple[int, int, Futu
 # Of each seal its last second, its fence, the fired and the rejected requests.
 SEALED = [
     (4999, 11, [10], []),
-    (5010, FENCE, FIRED[5010], [REFUSED]),
+    (5010, FENCE, FIRED[5010], [REFUSED, FOREIGN]),
     (5011, FENCE, FIRED[5011], [REJECT]),
     (5012, FENCE, FIRED[5012], []),
     (5099, FENCE, [], []),
@@ -111,7 +121,7 @@ def sealed(number: int, rows: Iterable[Row]) -> list[bytes]:
     for last, fence, fired, rejected in SEALED:
         seal = Sealed(partition=number, first_ms=first * 1000, end_ms=(last + 1) * 1000, fence=fence, read_from=0)
         seal.due, seal.fired, seal.rejected = len(fired) + len(rejected), len(fired), len(rejected)
-        seal.fired_digest = fired_digest_of(number, fired)
+        seal.fired_digest, seal.forwarded = fired_digest_of(number, fired), rejected.count(FOREIGN)
         seal.cancelled, seal.moved = int(last in (5011, 5100)), int(last == 5200)
         seal.worker, seal.partitions, seal.horizon_s = "w", len(FAULTS), HORIZON_S
         for row in rows:
@@ -342,6 +352,18 @@ def puts(of: int, future: Future, *, by: int = 0) -> Callable[[int, Changed], No
     return change
 
 
+def arrives(at: int, of: int = FOREIGN, **other: Any) -> Callable[[int, Changed], None]:
+    """Return the change that a record is another one that came from offset *of* of the partition before."""
+
+    def change(number: int, every: Changed) -> None:
+        appended_s, _, _ = every[at]
+        future = Future(callBackTopic="t", timerId=id_in(number, len(FAULTS), "f"), **({"callBack": b"v"} | other))
+        future.forwarded.CopyFrom(sent_from(number, of))
+        every[at] = max(appended_s, 5011), 5300, future
+
+    return change
+
+
 def both(*changes: Callable[[int, Changed], None]) -> Callable[[int, Changed], None]:
     def change(number: int, every: Changed) -> None:
         for each in changes:
@@ -374,6 +396,10 @@ CHANGES: Mapping[str, Callable[[int, Changed], None]] = {
     ),
     "a cancel that never was": puts(19, Future(timerId="d", cancel=True)),
     "another topic in a request": puts(1, Future(callBackTopic="u", callBack=b"v")),
+    # What was sent on from the partition before.
+    "what was not to be sent on arrives": arrives(ARRIVED, FOREIGN - 1),
+    "what was sent on arrives with another value": arrives(19),
+    "an id that was forgotten": arrives(ARRIVED, callBack=b"w"),
 }
 # The seal of second 5012 is as if it had not been landed.
 LEFT_OUT: Found = [
@@ -544,8 +570,8 @@ FAULTS: Mapping[str, tuple[Fault, Found]] = {
         [("unexpected", 10, "callback in t, and its request was done")],
     ),
     "names no known request": (
-        lambda history: renamed(history, 1, 22),
-        [("missing", 1, "no callback"), ("unexpected", 22, "timer-request has no such request")],
+        lambda history: renamed(history, 1, 24),
+        [("missing", 1, "no callback"), ("unexpected", 24, "timer-request has no such request")],
     ),
     "names what is beyond the log": (
         lambda history: renamed(history, 1, 4711, 5_050_000),
@@ -636,6 +662,27 @@ FAULTS: Mapping[str, tuple[Fault, Found]] = {
     "ignored, and it counts": (
         says(14, b"IGNORED", 13),
         [("answer", 14, "answered IGNORED in r, and the record that asked took effect")],
+    ),
+    # --- records that were sent on
+    "a seal counts one less that was sent on": (
+        lambda history: (history.seal(1, forwarded=0), history.link()),
+        [("seal-count", None, "rejected 2, forwarded 0, digest")],
+    ),
+    "what was sent on never arrives": (
+        lambda _: None,
+        [("forwarded", FOREIGN, "it was sent on to the partition of its timer id, and no record came of it")],
+    ),
+    "what was not to be sent on arrives": (
+        lambda _: None,
+        [("forwarded", ARRIVED, "and that one was not to be sent on")],
+    ),
+    "what was sent on arrives twice": (
+        lambda _: None,
+        [("forwarded", FOREIGN, "it was sent on 2 times, first as record")],
+    ),
+    "what was sent on arrives with another value": (
+        lambda _: None,
+        [("forwarded", FOREIGN, "with another key or value")],
     ),
     "an id that was forgotten": (says(5, b"UNKNOWN"), NONE),
     # --- meant

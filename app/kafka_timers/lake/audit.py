@@ -34,6 +34,7 @@ from kafka_timers.lake.findings import (
 from kafka_timers.lake.proof import broken_links, counted_between, records_in, tallied, unread
 from kafka_timers.lake.publish import changed_days, unpublished
 from kafka_timers.lake.schema import AUDIT_FINDINGS, AUDIT_SECONDS, REQUESTS, SEALS, day_of
+from kafka_timers.lake.sent_on import sent_on_findings
 from kafka_timers.lake.service import Service
 from kafka_timers.lake.tables import append, read, read_rejected, root_of
 from kafka_timers.lake.time_range import TimeRange, time_range_of
@@ -56,7 +57,7 @@ class Audit:
         first, last: see `Coverage`, like partitions, sealed and undecided.
         unchecked: checks that were left out, each as a sentence.
         seals: number of judged seals; the slices of one second count as one.
-        due: number of timers to judge, by the requests: *fired* + *rejected*.
+        due: number of records to judge, by the requests: *fired* + *rejected*, which includes *forwarded*.
         late: number of timers in *due* whose requests were read after their second had been scanned.
         kinds: number of findings by kind.
         findings: the first findings: kind, partition, offset, second, detail.
@@ -82,6 +83,7 @@ class Audit:
     due: int
     fired: int
     rejected: int
+    forwarded: int
     late: int
     kinds: dict[str, int]
     findings: Sequence[Row]
@@ -203,6 +205,7 @@ def _judge(
         gaps(within.sealed).where(F.col("second") >= within.first),
         coverage.findings(spark),
         unrejected(refused, rejected, settled_ms),
+        sent_on_findings(refused, read(spark, root, REQUESTS), within.first, within.last, settled_ms),
         *_proof_of(spark, root, within, coverage.partitions if wanted.rows else None),
     ]
     if wanted.chain:

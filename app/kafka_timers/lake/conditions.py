@@ -79,7 +79,7 @@ def ignored_in(history: DataFrame, intervals: DataFrame) -> DataFrame:
     """
     names = (
         *("offset", "appended_ms", "kind", "second", "millis", "condition", "expected"),
-        *("original", "original_s", "decided", "decided_s", "first_ms"),
+        *("original", "original_s", "decided", "decided_s", "sent_from"),
     )
     records = history.where(F.col("kind").isin(REQUEST, CANCEL, COPY)).select(*ID_KEY, *names)
     # Seals that are not needed change nothing.
@@ -134,8 +134,8 @@ class _Asked:
             condition=condition if condition in Condition.DESCRIPTOR.values_by_name else None,
             ifRequest=None if row["expected"] is None else f"0:{row['expected']}",
         )
-        if row["first_ms"] is not None:
-            future.forwarded.appendedMs = row["first_ms"]
+        if row["sent_from"] is not None:
+            future.forwarded.appendedMs = row["sent_from"]["appended_ms"]
         if row["kind"] == COPY:
             copy = (row["original"], row["original_s"], row["decided"], row["decided_s"])
             names = ("offset", "appended", "decidedOffset", "decided")

@@ -22,7 +22,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from kafka_timers.lake.marks import marks_of
-from kafka_timers.lake.schema import RECORD_KEY, REFUSED, REQUEST, SEAL_KEY, asked_ms
+from kafka_timers.lake.schema import FOREIGN, FORWARDED, RECORD_KEY, REFUSED, REQUEST, SEAL_KEY, asked_ms
 
 # Columns that `outcomes_of` and `unfired.pending` take from a request.
 TIMER = (*RECORD_KEY, "appended_ms", "second", "millis", "timer_id", "topic")
@@ -34,13 +34,14 @@ def figures(fired: DataFrame, *by: str) -> DataFrame:
     Return the counts and the digest that seals would have for *fired*, rows of `fires`, by group.
 
     Returns:
-        *by*, due bigint, fired bigint, rejected bigint, digest bigint (as in `seals`), late bigint.
+        *by*, due bigint, fired bigint, rejected bigint, forwarded bigint, digest bigint (as in `seals`), late bigint.
     """
     went_out = F.col("reason").isNull()
     return fired.groupBy(*by).agg(
         F.count(F.lit(1)).alias("due"),
         F.count_if(went_out).alias("fired"),
         F.count_if(~went_out).alias("rejected"),
+        F.count_if(F.col("reason") == FORWARDED).alias("forwarded"),
         # Without ANSI mode a bigint wraps around, which is modulo 2^64.
         F.coalesce(F.sum(F.when(went_out, counted_as())), F.lit(0)).alias("digest"),
         F.count_if("late").alias("late"),
@@ -60,9 +61,10 @@ def totals(seals: DataFrame) -> DataFrame:
 
     Returns:
         partition int, end_ms bigint, fence bigint, first_ms bigint, due bigint, fired bigint, rejected bigint,
-        digest bigint, lateness_p99_ms int, lateness_max_ms int, appended_ms bigint, first bigint, last bigint.
+        forwarded bigint, digest bigint, lateness_p99_ms int, lateness_max_ms int, appended_ms bigint, first bigint,
+        last bigint.
     """
-    counts = ("due", "fired", "rejected", "digest")
+    counts = ("due", "fired", "rejected", "forwarded", "digest")
     lateness = ("lateness_p99_ms", "lateness_max_ms")
     once = seals.select(*SEAL_KEY, "first_ms", "through", *counts, *lateness, "appended_ms")
     return (
@@ -129,7 +131,8 @@ def outcomes_of(
 
     Returns:
         partition int, offset bigint, appended_ms bigint, second bigint (null for a refused record), millis int,
-        timer_id string, topic string, and: reason string, for a rejection; taken_by bigint, offset of the record that
+        timer_id string, topic string, and: reason string, for a rejection, `FORWARDED` of a record that was sent on;
+        taken_by bigint, offset of the record that
         withdrew it; far bool, whether it fires by a copy; sealed_ms bigint and fence bigint, end and fence of the seal
         that covers it, null while there is none; sealed_in bigint, last second of that seal; late bool, whether it was
         read after its moment had been scanned; seal_appended_ms bigint, the append of that seal; callback bigint and
@@ -150,8 +153,11 @@ def outcomes_of(
     # Few moments have timers behind their fence, so few timers are joined twice.
     maybe = found.where(_may_lie_behind(horizon_s)).select("partition", "asked_ms")
     late = _seen(timers.join(maybe, ["partition", "asked_ms"], "semi"), marks, found, horizon_s).where(behind)
-    refused = requests.where(F.col("kind") == REFUSED).select(
-        *RECORD_KEY, "appended_ms", "reason", F.lit(False).alias("far"), F.col("offset").alias("at")
+    refused = requests.where(is_refused()).select(*RECORD_KEY, "appended_ms", F.col("reason").alias("why"))
+    # A record that its topic did not take is not sent on, but rejected with another reason.
+    why = F.coalesce("why", "reason", F.lit(FORWARDED))
+    refused = refused.join(marks.select(*RECORD_KEY, "reason"), [*RECORD_KEY], "left").select(
+        *RECORD_KEY, "appended_ms", why.alias("reason"), F.lit(False).alias("far"), F.col("offset").alias("at")
     )
     late = late.drop("interval").withColumn("late", F.lit(True))
     late = late.unionByName(refused.withColumn("late", F.lit(False)), allowMissingColumns=True)
@@ -200,6 +206,11 @@ def _seen(timers: DataFrame, marks: DataFrame, found: DataFrame, horizon_s: int 
     seen = seen.join(found.select("partition", "asked_ms", "interval"), ["partition", "asked_ms"], "left")
     far = by_seal("interval") if horizon_s is None else waits_longer(F.lit(horizon_s))
     return seen.withColumn("far", far).withColumn("at", F.when(far, F.col("copied_at")).otherwise(F.col("offset")))
+
+
+def is_refused() -> Column:
+    """Return a column: whether a row of `requests` is left out as soon as it is read: refused, or sent on."""
+    return F.col("kind").isin(REFUSED, FOREIGN)
 
 
 def _may_lie_behind(horizon_s: int | None) -> Column:

@@ -32,6 +32,7 @@ from kafka_timers.lake.proof import digest_without_headers
 from kafka_timers.lake.schema import (
     CANCEL,
     COPY,
+    FOREIGN,
     FORWARDED,
     HEADERS,
     KEPT,
@@ -121,7 +122,7 @@ class _Judged(NamedTuple):
     decided_s: int | None = None
     condition: str | None = None
     expected: int | None = None
-    first_ms: int | None = None
+    sent_from: dict[str, int] | None = None
     callback: int | None = None
     asks: dict[str, Any] | None = None
 
@@ -213,7 +214,7 @@ def judged_at_once(batch: pa.RecordBatch, partitions: int) -> list[pa.Array] | N
 def _judged(record: _Asked, number: int, partitions: int) -> _Judged:
     verdict = judged(record, number, partitions)
     if isinstance(verdict, SendOn):
-        verdict = Reason.ID_IN_FOREIGN_PARTITION
+        return _Judged(FOREIGN)
     if isinstance(verdict, Reason):
         return _Judged(REFUSED, reason=verdict.value)
     if isinstance(verdict, Repeats):
@@ -221,7 +222,9 @@ def _judged(record: _Asked, number: int, partitions: int) -> _Judged:
     future = verdict.future
     timer_id, on_condition = future.timerId or None, _condition_of(future, number)
     if future.HasField("forwarded"):
-        on_condition["first_ms"] = future.forwarded.appendedMs
+        first = future.forwarded
+        places = {"partition": first.fromPartition, "offset": first.fromOffset, "appended_ms": first.appendedMs}
+        on_condition["sent_from"] = places
     if isinstance(verdict, Cancel):
         return _Judged(CANCEL, timer_id=timer_id, asks=_asks_of(future), **on_condition)
     second, millis = divmod(verdict.due_ms, 1000)

@@ -57,7 +57,7 @@ def answer_findings(
         findings of the kind answer about the record that asked, with the columns `schema.FINDING`.
     """
     named = requests.where(F.col("kind").isin(REQUEST, CANCEL)).select(
-        *RECORD_KEY, "kind", "appended_ms", "first_ms", F.col("asks.reply_topic").alias("reply_topic")
+        *RECORD_KEY, "kind", "appended_ms", "sent_from", F.col("asks.reply_topic").alias("reply_topic")
     )
     about = outcomes.select(
         F.col("partition").alias("about_partition"),
@@ -94,7 +94,7 @@ def answer_findings(
     passed = intervals.groupBy("partition").agg(F.max("fence").alias("passed"))
     silent = (
         # The answer to a request that was sent on names another record.
-        named.where(F.col("reply_topic").isNotNull() & F.col("first_ms").isNull())
+        named.where(F.col("reply_topic").isNotNull() & F.col("sent_from").isNull())
         .where(F.floor(F.col("appended_ms") / 1000).between(first, last))
         .join(F.broadcast(begins), "reply_topic")
         .join(F.broadcast(passed), "partition")

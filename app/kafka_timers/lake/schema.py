@@ -52,8 +52,9 @@ FINDING = "kind string, partition int, offset bigint, second bigint, detail stri
 RECORD_KEY, ID_KEY, SEAL_KEY = ("partition", "offset"), ("partition", "timer_id"), ("partition", "end_ms", "fence")
 
 # Values of the column `kind` of `requests`.
-REQUEST, CANCEL, COPY, REFUSED, KEPT = "request", "cancel", "copy", "refused", "kept"
-# Value of `condition` for a request that was sent on from another partition and has no condition.
+REQUEST, CANCEL, COPY, REFUSED, FOREIGN, KEPT = "request", "cancel", "copy", "refused", "foreign", "kept"
+# Value of `condition` for a request that was sent on from another partition and has no condition, and outcome of the
+# record there that it is made of.
 FORWARDED = "FORWARDED"
 
 _DAY_S = 86_400
@@ -110,6 +111,15 @@ ASKS = StructType(
     ]
 )
 
+# Where and when a record was appended at first that was sent on; appended_ms in UNIX milliseconds.
+SENT_FROM = StructType(
+    [
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("appended_ms", LongType()),
+    ]
+)
+
 REQUESTS = Table(
     "requests",
     _columns(
@@ -120,7 +130,8 @@ REQUESTS = Table(
             "kind",
             StringType,
             False,
-            "request, cancel, copy (of a far request), refused, or kept (what a sweep repeats)",
+            "request, cancel, copy (of a far request), refused, foreign (sent on to the partition of its timer id), or "
+            "kept (what a sweep repeats)",
         ),
         ("second", LongType, True, "UNIX second in which it is due; null of cancels and of refused records"),
         ("millis", IntegerType, True, "0-999, of that second; null where second is"),
@@ -135,10 +146,10 @@ REQUESTS = Table(
             "condition",
             StringType,
             True,
-            "IF_ABSENT, IF_PENDING; FORWARDED: see first_ms; others mean nothing; or null",
+            "IF_ABSENT, IF_PENDING; FORWARDED: see sent_from; others mean nothing; or null",
         ),
         ("expected", LongType, True, "offset of the request that the condition names; null without one"),
-        ("first_ms", LongType, True, "of a record sent on: UNIX milliseconds of its append in the first partition"),
+        ("sent_from", SENT_FROM, True, "of a record that was sent on: the foreign one that it is made of; or null"),
         ("callback", LongType, True, "digest of its callback, see core/digests.py; null if it is no request"),
         ("asks", ASKS, True, "the other fields of the request; null if all are empty"),
         ("value", BinaryType, True, "the record's value as it came; null of copies, whose original has it"),
@@ -177,7 +188,8 @@ SEALS = Table(
         ("first", LongType, False, "first UNIX second covered"),
         ("due", LongType, False, "fired + rejected"),
         ("fired", LongType, False, "callbacks"),
-        ("rejected", LongType, False, "requests that went to timer-rejected"),
+        ("rejected", LongType, False, "records that went to timer-rejected, or were sent on"),
+        ("forwarded", LongType, False, "of rejected: records that were sent on to the partition of their timer id"),
         ("late_arrivals", LongType, False, "of due: read after their second had been scanned"),
         ("cancelled", LongType, False, "requests that a cancel had withdrawn"),
         ("moved", LongType, False, "requests that another one had replaced"),
@@ -253,11 +265,13 @@ AUDIT_SECONDS = Table(
         ("fence", LongType, False, "offset on timer-request below which everything had been read"),
         ("due", LongType, False, "as sealed: fired + rejected"),
         ("fired", LongType, False, "as sealed: callbacks"),
-        ("rejected", LongType, False, "as sealed: requests that went to timer-rejected"),
+        ("rejected", LongType, False, "as sealed: records that went to timer-rejected, or were sent on"),
+        ("forwarded", LongType, False, "as sealed: records that were sent on"),
         ("digest", LongType, False, "as sealed: of the fired, modulo 2^64 as a signed number"),
         ("expected_due", LongType, False, "due, as the requests tell"),
         ("expected_fired", LongType, False, "fired, as the requests tell"),
         ("expected_rejected", LongType, False, "rejected, as the requests and timer-rejected tell"),
+        ("expected_forwarded", LongType, False, "forwarded, as the requests and timer-rejected tell"),
         ("expected_digest", LongType, False, "digest, as the requests tell"),
         ("late", LongType, False, "of expected_due: read after their second had been scanned"),
         ("lateness_p99_ms", IntegerType, False, "as sealed, of the callbacks; of slices the largest"),

@@ -10,8 +10,8 @@ from pyspark.sql import functions as F
 from kafka_timers.core.wire import Topics
 from kafka_timers.errors import LakeError
 from kafka_timers.lake.conditions import days_about, has_conditions, history_of, ignored_in, in_force
-from kafka_timers.lake.covering import intervals_of, outcomes_of, totals
-from kafka_timers.lake.schema import CANCEL, COPY, ID_KEY, REFUSED, REQUESTS, SEALS
+from kafka_timers.lake.covering import intervals_of, is_refused, outcomes_of, totals
+from kafka_timers.lake.schema import CANCEL, COPY, ID_KEY, REQUESTS, SEALS
 from kafka_timers.lake.sealed import sound
 from kafka_timers.lake.tables import (
     CONSTANT_ROWS_MAX,
@@ -59,7 +59,7 @@ class TimeRange:
 
     def refused(self) -> DataFrame:
         """Return those of `outcomes` that were refused when they were read, without computing the others."""
-        refused = self.requests.where(F.col("kind") == REFUSED)
+        refused = self.requests.where(is_refused())
         return outcomes_of(refused, self.intervals, self.rejected)
 
 
