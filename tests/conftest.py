@@ -213,15 +213,12 @@ def spark(has_java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         f"-XX:MetaspaceSize=400m -Xms1500m -Xmn1g {_UNVERIFIED}",
         # The messages about an execution to listeners.
         "spark.sql.ui.explainMode": "simple",
-        "spark.sql.adaptive.enabled": "false",
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.databricks.delta.snapshotPartitions": "1",
         # The first rows of a table would be merged into one file at once: a job and a commit for each new lake.
         "spark.databricks.delta.autoCompact.enabled": "false",
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
-        # The plan as text, made for pages that nobody opens.
-        "spark.sql.maxPlanStringLength": "0",
     }
     session = open_session(LakeSettings(master="local[2]"), conf)
     yield session

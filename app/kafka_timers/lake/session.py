@@ -64,6 +64,12 @@ _CONF = {
     # With both, Spark looks at the stack for each column that is made, to name its line in errors: a tenth of an audit.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.sql.dataFrameQueryContext.enabled": "false",
+    # Spark writes the text of a plan for its pages, with all frames that the plan has from the cache. A plan that
+    # adapts itself is written twice, and so is each cached one within it: an audit of many findings took 5 GB for that.
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.maxPlanStringLength": "0",
+    # Every rule of the planner walks all rows of a constant: one of 70,000 rows took it 25 s, and 2 s as a scan.
+    "spark.sql.execution.arrow.localRelationThreshold": "256k",
     # Delta reads the state of a table in this many tasks; with its 50, a commit took 3 s instead of 1 on two cores.
     "spark.databricks.delta.snapshotPartitions": "4",
     # `optimize` merges and sorts into files of this size, so that a bucket of promote reads few of them.

@@ -180,7 +180,7 @@ def read_rejected(spark: SparkSession, root: str, requests: str) -> DataFrame:
 
 def constant(spark: SparkSession, rows: Iterable[Sequence[Any]], columns: StructType | str) -> DataFrame:
     """
-    Return a frame of some rows that is a constant of the plan. Spark knows its size and needs no Python for it.
+    Return a frame of these rows, which needs no Python: few are a constant of the plan, whose size Spark knows.
 
     The values of *rows* are in the order of *columns*, which are a schema, or names and types as in SQL.
     """
@@ -201,9 +201,9 @@ def keeping() -> Iterator[Callable[[DataFrame], DataFrame]]:
     """
     Yield a function that computes a frame once, and returns it for use inside the block.
 
-    A frame of few rows becomes a constant, which each later plan takes as it is; Spark would analyze and plan a cached
-    frame anew with each of them, which took most of the time of a small audit. Others are cached until the block ends,
-    and if they are not too large, Spark sends them to each frame that they are joined with, as it does with constants.
+    A frame of few rows becomes one of `constant`, which each later plan takes as it is; Spark would analyze and plan a
+    cached frame anew with each of them, which took most of the time of a small audit. Others are cached until the block
+    ends. If they are not too large, Spark sends all of them to each frame that they are joined with.
     """
     with ExitStack() as kept:
 
@@ -217,7 +217,7 @@ def keeping() -> Iterator[Callable[[DataFrame], DataFrame]]:
                 kept.callback(frame.unpersist)
                 return sent(frame, frame.count())
             frame.unpersist()
-            return frame.sparkSession.createDataFrame(rows, schema)
+            return sent(frame.sparkSession.createDataFrame(rows, schema), rows.num_rows)
 
         yield keep
 
