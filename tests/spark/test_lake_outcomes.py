@@ -64,8 +64,8 @@ def test_a_request_fires_in_the_first_seal_that_reached_its_second_and_passed_it
     assertDataFrameEqual(
         figures(fired, "partition"),
         spark.createDataFrame(
-            [(0, 7, 5, 2, digest_of([35, 39, 40, 41, 55]), 2), (1, 2, 1, 1, digest_of([35], 1), 0)],
-            "partition int, due bigint, fired bigint, rejected bigint, digest bigint, late bigint",
+            [(0, 7, 5, 2, 0, digest_of([35, 39, 40, 41, 55]), 2), (1, 2, 1, 1, 0, digest_of([35], 1), 0)],
+            "partition int, due bigint, fired bigint, rejected bigint, forwarded bigint, digest bigint, late bigint",
         ),
     )
 
@@ -185,9 +185,10 @@ def test_slices_add_up_and_a_repeated_record_counts_once(spark: SparkSession) ->
     assertDataFrameEqual(
         totals(of(spark, seals, SEAL_COLUMNS)),
         spark.createDataFrame(
-            [(0, 11_000, 20, 10_000, 5, 4, 1, digest_of([0, 1, 2, 2**21]), 0, 9, 10_100, 10, 10)],
+            [(0, 11_000, 20, 10_000, 5, 4, 1, 0, digest_of([0, 1, 2, 2**21]), 0, 9, 10_100, 10, 10)],
             "partition int, end_ms bigint, fence bigint, first_ms bigint, due bigint, fired bigint, rejected bigint, "
-            "digest bigint, lateness_p99_ms int, lateness_max_ms int, appended_ms bigint, first bigint, last bigint",
+            "forwarded bigint, digest bigint, lateness_p99_ms int, lateness_max_ms int, appended_ms bigint, "
+            "first bigint, last bigint",
         ),
     )
 

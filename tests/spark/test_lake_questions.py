@@ -81,7 +81,8 @@ def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Itera
     put(spark, root, BUCKETS, Row(first=DAY + 18_000, last=DAY + 21_599, **closed))
     audit = {"audited_s": DAY + 4_000, "partition": 0, "end_ms": None, "late": 0, "ok": True, "day": "2030-01-01"}
     figures = {name: 1 for name in ("due", "fired", "digest") for name in (name, f"expected_{name}")}
-    figures |= {"fence": 11, "rejected": 0, "expected_rejected": 0, "lateness_p99_ms": 9, "lateness_max_ms": 9}
+    figures |= {name: 0 for name in ("rejected", "forwarded") for name in (name, f"expected_{name}")}
+    figures |= {"fence": 11, "lateness_p99_ms": 9, "lateness_max_ms": 9}
     put(spark, root, AUDIT_SECONDS, Row(**audit | figures, first=DAY + 100, last=DAY + 100))
     put(spark, root, AUDIT_SECONDS, Row(**audit | figures | {"ok": False}, first=DAY + 200, last=DAY + 200))
     found = {"audited_s": DAY + 4_000, "partition": 0, "offset": 1, "second": DAY + 200, "detail": "no callback"}

@@ -139,6 +139,7 @@ def test_seals_become_rows_and_other_records_are_skipped(spark: SparkSession) ->
         due=3,
         fired=2,
         rejected=1,
+        forwarded=1,
         late_arrivals=4,
         cancelled=5,
     )
@@ -176,6 +177,7 @@ def test_seals_become_rows_and_other_records_are_skipped(spark: SparkSession) ->
         "due": 3,
         "fired": 2,
         "rejected": 1,
+        "forwarded": 1,
         "late_arrivals": 4,
         "cancelled": 5,
         "moved": 6,
