@@ -13,6 +13,9 @@ from kafka_timers.cli.running import needs
 from kafka_timers.clock import HostClock
 from kafka_timers.lake.job_settings import RunningSettings
 
+# A batch is six commits: three million in a year.
+LAND_EVERY_S = 60.0
+
 
 def _every(default_s: float, text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return the option for the time from one round to the next."""
@@ -23,7 +26,7 @@ def _every(default_s: float, text: str) -> Callable[[Callable[..., Any]], Callab
 @click.command()
 @options_of(RunningSettings)
 @click.option("--once", is_flag=True, help="land the records that the topics have now, and end")
-@_every(10.0, "seconds from the start of one batch to the start of the next")
+@_every(LAND_EVERY_S, "seconds from the start of one batch to the start of the next")
 @click.option("--skip-lost", is_flag=True, help="give up records that a topic has dropped before they were landed")
 @click.option(
     "--same-records",
@@ -69,7 +72,7 @@ def land(
 @click.command()
 @options_of(RunningSettings)
 @click.option("--once", is_flag=True, help="promote the buckets that have come within the horizon, and end")
-@click.option("--land", "lands", is_flag=True, help="land first, as `lake land --once` does")
+@click.option("--land", "lands", is_flag=True, help="land too, as `lake land` does")
 @_every(60.0, "seconds from one look for the next bucket to the one after it")
 @count_option(
     "--bucket-s",
@@ -96,7 +99,7 @@ def promote(once: bool, lands: bool, every_s: float, bucket_s: int | None, wait_
     """
     with needs("lake"):
         from kafka_timers.lake.job_metrics import LakeMetrics
-        from kafka_timers.lake.land import land_once
+        from kafka_timers.lake.land import Landing, land_once
         from kafka_timers.lake.promote import Promoter
         from kafka_timers.runtime.probes import Probes, served_by_thread
     settings, metrics = RunningSettings(**given), LakeMetrics()
@@ -107,12 +110,17 @@ def promote(once: bool, lands: bool, every_s: float, bucket_s: int | None, wait_
         HostClock(),
         bucket_s=bucket_s or max(1, min(3600, settings.horizon_s // 4)),
         wait_s=wait_s,
-        land=(lambda: land_once(spark, settings, metrics=metrics)) if lands else None,
+        land=(lambda: land_once(spark, settings, metrics=metrics)) if lands and once else None,
         metrics=metrics,
     )
     if once:
         sys.exit(WRONG if promoter.catch_up() else 0)
-    with served_by_thread(Probes(settings.host, settings.port, metrics.registry, list, lambda: promoter.problems)):
+    # A bucket is looked at twice at least, each time once all is landed.
+    landing = Landing(spark, settings, min(LAND_EVERY_S, settings.horizon_s / 30), metrics)
+    problems = lambda: [*landing.problems, *promoter.problems]  # noqa: E731
+    with served_by_thread(Probes(settings.host, settings.port, metrics.registry, list, problems)):
+        if lands:
+            landing.start()
         promoter.keep_on(every_s)
 
 

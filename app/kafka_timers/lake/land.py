@@ -26,6 +26,7 @@ import asyncio
 import json
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -41,7 +42,7 @@ from kafka_timers.broker import topics
 from kafka_timers.broker.reading import TopicLog
 from kafka_timers.broker.seals import served_counts
 from kafka_timers.core.wire import Topics
-from kafka_timers.errors import LakeError
+from kafka_timers.errors import KafkaTimersError, LakeError
 from kafka_timers.lake import tables
 from kafka_timers.lake.fence import Fence
 from kafka_timers.lake.job_metrics import LakeMetrics
@@ -61,12 +62,18 @@ _GATHERED_RECORDS = 250_000
 # With Kafka's default of 1 MiB, a broker works three times as long, for 6,000 requests at a time.
 _FETCH_BYTES = 8 << 20
 _POLL_S = 1
+# From an error to the next attempt of a landing beside another job.
+_AGAIN_S = 10
 # Spark's class of the error that the checkpoint says already that a batch has begun, or is done.
 _DONE_BY_ANOTHER = "CONCURRENT_STREAM_LOG_UPDATE"
 # The offset that stands for the beginning of a partition in Spark's Kafka source.
 _EARLIEST = -2
 
 log = logging.getLogger(__name__)
+
+
+class TakenOverError(LakeError):
+    """Another landing of the instance has taken over, and goes on."""
 
 
 class _Source(NamedTuple):
@@ -83,6 +90,38 @@ class _Source(NamedTuple):
     table: Table
     rows_of: Callable[[DataFrame], DataFrame]
     landed: dict[int, tuple[int, int]]
+
+
+class Landing:
+    """
+    A landing in a thread of its own, beside another job of this process.
+
+    After an error it begins anew; once another landing has taken over, it leaves the landing to that one.
+
+    Attributes:
+        problems: reasons why it does not land at the moment; empty if it lands, or if another one does.
+    """
+
+    def __init__(self, spark: SparkSession, settings: LakeSettings, every_s: float, metrics: LakeMetrics) -> None:
+        self.problems: list[str] = []
+        self._spark, self._settings, self._every_s, self._metrics = spark, settings, every_s, metrics
+
+    def start(self) -> None:
+        """Land every so many seconds until the process ends, which repeats the batch under way when it runs again."""
+        threading.Thread(target=self._run, name="landing", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                land(self._spark, self._settings, every_s=self._every_s, metrics=self._metrics)
+            except TakenOverError as error:
+                log.warning("%s", error)
+                self.problems = []
+                return
+            except KafkaTimersError as error:
+                log.error("%s", error)
+                self.problems = [str(error)]
+            time.sleep(_AGAIN_S)
 
 
 def land_once(spark: SparkSession, settings: LakeSettings, *, metrics: LakeMetrics | None = None) -> None:
@@ -117,9 +156,9 @@ def land(
         metrics: metrics that count the landed records.
 
     Raises:
+        TakenOverError: another landing has taken over.
         LakeError: a topic is missing, was made anew, or has dropped records before they were landed; the lake cannot be
-            written, or has lost tables; another landing has taken over. The error loses nothing: the next run goes
-            on from here.
+            written, or has lost tables. No error loses anything: the next run goes on from here.
     """
     root, sources, stop = tables.root_of(settings), _sources(settings), stop or threading.Event()
     fence = Fence(settings.kafka, settings.topic_prefix)
@@ -136,7 +175,7 @@ def land(
     if fence.is_lost:
         ended = f"landing into {root} has stopped: another landing has taken over, and goes on"
         if every_s is not None:
-            raise LakeError(ended)
+            raise TakenOverError(ended)
         log.warning("%s", ended)
 
 
