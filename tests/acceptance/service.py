@@ -92,7 +92,9 @@ def serves(status: int, body: str) -> bool:
     """Tell from /readyz whether a worker serves its partitions, though no tick may come, or one of a past second."""
     past = "a request has been due for "
     return status == 200 or (
-        status == 503 and all(line.startswith("no tick") or past in line for line in body.splitlines())
+        # A lake is not needed to serve them.
+        status == 503
+        and all(line.startswith(("no tick", "the lake has")) or past in line for line in body.splitlines())
     )
 
 

@@ -1,21 +1,18 @@
 """The closed second of a lake, from promote to the workers, on a real broker."""
 
-import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 
 import pytest
 from brokers import make_topic
-from patience import LIMIT_S
-from prometheus_client import CollectorRegistry
 
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.lake_group import closed_second, tell_closed
 from kafka_timers.core.wire import Topics
 from kafka_timers.errors import BrokerError
-from kafka_timers.runtime.gauges import KnownGauge
-from kafka_timers.worker.lake_watch import watch_lake
+from kafka_timers.runtime.metrics import WorkerMetrics
+from kafka_timers.testing import ManualClock
+from kafka_timers.worker.lake_watch import LakeWatch
 
 PARTITIONS = 2
 
@@ -40,21 +37,31 @@ async def test_a_topic_that_is_gone_is_told(bootstrap: str, prefix: str) -> None
         await tell_closed(Kafka(bootstrap), prefix + "none-", 1_900_000_000, {})
 
 
-async def test_the_gauge_of_a_worker_follows_it(cluster: Cluster, bootstrap: str, prefix: str) -> None:
-    registry = CollectorRegistry()
-    shown = KnownGauge("closed", "help", registry)
+async def test_the_gauges_of_a_worker_follow_it_and_its_log_has_each_turn_once(
+    cluster: Cluster, bootstrap: str, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    metrics, clock, shown = WorkerMetrics(), ManualClock(1_900_000_000), "kafka_timers_lake_"
+    watch = LakeWatch(cluster, prefix, 1_200, metrics, clock)
 
-    async def shows(value: float | None) -> None:
-        while registry.get_sample_value("closed") != value:  # noqa: ASYNC110  # a gauge tells nobody
-            await asyncio.sleep(0.01)
+    def figures() -> tuple[float | None, ...]:
+        # Twice as much is told once.
+        for _ in range(2):
+            watch.tell()
+        return tuple(metrics.registry.get_sample_value(shown + name) for name in ("closed_second", "behind_seconds"))
 
-    watching = asyncio.create_task(watch_lake(cluster, prefix, 1, shown))
-    try:
-        async with asyncio.timeout(LIMIT_S):
-            for second in (1_900_000_000, 1_900_003_600):
-                await tell_closed(Kafka(bootstrap), prefix, second, {})
-                await shows(second)
-    finally:
-        watching.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await watching
+    assert figures() == (None, None)
+    await tell_closed(Kafka(bootstrap), prefix, 1_900_000_300, {})
+    await watch.look()
+    assert figures() == (1_900_000_300, 0)
+    # What was told last is compared with the present.
+    clock.set(1_900_000_200)
+    assert figures() == (1_900_000_300, 200)
+    await tell_closed(Kafka(bootstrap), prefix, 1_900_001_400, {})
+    await watch.look()
+    assert figures() == (1_900_001_400, 0)
+    told = [(record.levelname, record.getMessage()) for record in caplog.records]
+    assert [(level, text.partition(" timers")[0]) for level, text in told] == [
+        ("WARNING", "the lake has promoted"),
+        ("INFO", "the lake has caught up"),
+    ]

@@ -122,7 +122,7 @@ def service(tmp_path: Path) -> Iterator[Service]:
 
 @asynccontextmanager
 async def serving(questions: Questions | None, **settings: Any) -> AsyncIterator[QueryServer]:
-    server = QueryServer(WorkerSettings(query_port=free_port(), **settings), lambda: questions)
+    server = QueryServer(WorkerSettings(query_port=free_port(), **settings), lambda: questions, str)
     await server.start()
     try:
         yield server
@@ -152,7 +152,7 @@ async def workers(service: Service, *owned: tuple[int, ...]) -> AsyncIterator[Wo
         try:
             for numbers in owned:
                 asks = partial(service.questions, *numbers)
-                server = QueryServer(WorkerSettings(query_port=free_port()), asks)
+                server = QueryServer(WorkerSettings(query_port=free_port()), asks, str)
                 await server.start()
                 servers.append(server)
                 addresses |= dict.fromkeys(numbers, server.address)
@@ -543,7 +543,7 @@ def test_a_token_that_is_missing_or_empty_is_told(tmp_path: Path) -> None:
     for file in (tmp_path / "none", tmp_path / "empty"):
         (tmp_path / "empty").write_text("\n")
         with pytest.raises(SettingsError, match="query_token_file"):
-            QueryServer(WorkerSettings(query_port=8_073, query_token_file=str(file)), lambda: None)
+            QueryServer(WorkerSettings(query_port=8_073, query_token_file=str(file)), lambda: None, str)
 
 
 def test_a_place_is_told_as_text_and_read_again() -> None:

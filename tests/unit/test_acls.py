@@ -83,10 +83,12 @@ def test_each_process_may_only_read_the_records_of_others() -> None:
     }
 
 
-def test_the_lake_tells_workers_how_far_it_has_promoted_and_they_may_only_look() -> None:
+def test_the_lake_tells_how_far_it_has_promoted_and_others_may_only_look() -> None:
     found = [acl for acl in acls_of("a-", "g", "*") if acl.name == "a-kafka-timers-lake"]
     assert {(acl.process, acl.resource, acl.operations) for acl in found} == {
         ("lake", "group", ("Read",)),
         ("lake", "transactional-id", ("Write",)),
         ("worker", "group", ("Describe",)),
+        ("observer", "group", ("Describe",)),
+        ("console", "group", ("Describe",)),
     }

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from kafka_timers.core.lake_progress import LakeProgress
 from kafka_timers.operate.health import (
     Door,
     PartitionStatus,
@@ -144,3 +145,13 @@ def test_schedules_need_a_planner_and_one_version_of_time_zones() -> None:
     assert told.startswith("no planner plans recurring timers: start workers without --no-planner")
     (told,) = problems_of(replace(WELL, planners=Planners(2, ("2026a", "2026b"), has_schedules=True)))
     assert told.startswith("planners have time zones of different versions (2026a, 2026b)")
+
+
+def test_a_lake_that_is_behind_is_told_unless_there_are_no_ticks_by_which_it_goes() -> None:
+    behind = replace(WELL, lake=LakeProgress(now_s=1_000, horizon_s=400, told_s=1_050))
+    assert [each.partition(",")[0] for each in problems_of(behind)] == [
+        "the lake has promoted timers up to 1970-01-01 00:17:30 UTC"
+    ]
+    assert problems_of(replace(WELL, lake=LakeProgress(now_s=1_000, horizon_s=400, told_s=1_100))) == []
+    silent = replace(behind, partitions=[replace(row, tick_age_s=60.0) for row in ROWS])
+    assert [each.partition(" for")[0] for each in problems_of(silent)] == ["no tick"]

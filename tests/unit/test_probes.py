@@ -9,8 +9,12 @@ from prometheus_client import CollectorRegistry, Counter
 
 from kafka_timers.dev.broker import free_port
 from kafka_timers.errors import SettingsError
+from kafka_timers.processes.gathered import Gathered
+from kafka_timers.processes.supervisor import Kept, Part
 from kafka_timers.runtime.gauges import KnownGauge
 from kafka_timers.runtime.probes import Probes, served_by_thread
+from kafka_timers.runtime.tasks import cancel
+from kafka_timers.serve.dev import tell_notes
 
 
 def nothing() -> list[str]:
@@ -32,6 +36,33 @@ async def test_health_is_ok_or_says_every_reason() -> None:
         assert await get(probes.url + "/readyz") == (503, "text/plain", "partition 3 is stalled\nno tick for 4 s")
         assert await get(probes.url + "/livez") == (200, "text/plain", "ok")
     finally:
+        await probes.stop()
+
+
+async def test_what_others_do_not_do_is_told_beside_of_all_processes_and_makes_none_unready() -> None:
+    """And `kafka-timers dev` says it on its terminal."""
+    reasons, notes = list[str](), ["the lake is behind"]
+    probes = Probes("127.0.0.1", free_port(), CollectorRegistry(), nothing, lambda: reasons)
+    probes.notes = lambda: notes
+    await probes.start()
+    worker = Kept(Part(name="worker", command=[], url=probes.url))
+    worker.away = ""
+    gathered, told = Gathered("127.0.0.1", free_port(), [worker]), asyncio.Queue[str]()
+    await gathered.start()
+    telling = asyncio.create_task(tell_notes(gathered, told.put_nowait))
+    try:
+        assert await get(probes.url + "/readyz") == (200, "text/plain", "ok\nthe lake is behind")
+        assert await get(gathered.url + "/readyz") == (200, "text/plain", "ok\nworker: the lake is behind")
+        assert await gathered.unready() == []
+        assert await told.get() == "worker: the lake is behind"
+        assert await get(probes.url + "/livez") == (200, "text/plain", "ok")
+        reasons.append("no tick for 4 s")
+        assert await get(probes.url + "/readyz") == (503, "text/plain", "no tick for 4 s\nthe lake is behind")
+        notes.clear()
+        assert await get(probes.url + "/readyz") == (503, "text/plain", "no tick for 4 s")
+    finally:
+        await cancel([telling])
+        await gathered.stop()
         await probes.stop()
 
 

@@ -9,6 +9,7 @@ So no topic needs another kind of record, and no reader must know one. Brokers d
 again for `offsets.retention.minutes`, seven days by default.
 """
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -18,8 +19,10 @@ from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.coordinator_calls import CoordinatorLink, gravest
+from kafka_timers.broker.reading import TopicLog
 from kafka_timers.broker.topics import answering
-from kafka_timers.core.wire import Topics, instance_name, number_in
+from kafka_timers.core.lake_progress import LakeProgress
+from kafka_timers.core.wire import Sealed, Topics, instance_name, number_in
 
 _LANE = "lake"
 _LIMIT_S = 8.0
@@ -54,6 +57,43 @@ async def closed_second(cluster: Cluster, prefix: str) -> int | None:
     """Return the UNIX second up to which workers have all far requests; None if no lake has written it."""
     notes = [note for _, _, note in await _told(cluster, prefix, [0])]
     return number_in(notes[0].encode()) if notes and notes[0] else None
+
+
+async def lake_progress(
+    cluster: Cluster, prefix: str, seals: Mapping[int, Sealed | None], now_s: float
+) -> LakeProgress:
+    """
+    Return how far the lake has promoted.
+
+    Args:
+        cluster: the cluster to ask. It must have looked `timer-request` up.
+        seals: the last complete seal of each partition; None where nothing is sealed.
+        now_s: the present, in UNIX seconds.
+
+    Raises:
+        BrokerError: no broker tells the progress, or one refuses.
+        KafkaError: no leader tells the first far request.
+    """
+    known = {number: seal for number, seal in seals.items() if seal}
+    horizon_s = max((seal.horizon_s for seal in known.values()), default=0)
+    if not horizon_s:
+        return LakeProgress(int(now_s), 0)
+    far = {number: seal for number, seal in known.items() if seal.far.count}
+    told_s, far_from_s = await closed_second(cluster, prefix), None
+    if told_s is None and far:
+        log = TopicLog(cluster, Topics.of(prefix).requests, _LIMIT_S)
+        appended = await asyncio.gather(*(_appended_s(log, number, seal) for number, seal in far.items()))
+        far_from_s = min((second for second in appended if second is not None), default=None)
+    return LakeProgress(int(now_s), horizon_s, told_s, sum(seal.far.count for seal in far.values()), far_from_s)
+
+
+async def _appended_s(log: TopicLog, number: int, seal: Sealed) -> int | None:
+    """Return a UNIX second before which no far request was appended, by *seal*; None if the log has none any more."""
+    first = max(seal.horizon_from, (await log.bounds.starts([number]))[number])
+    async for records in log.pages(number, first, seal.fence, skips_deleted=True):
+        if records:
+            return records[0].timestamp // 1000
+    return None
 
 
 async def landed_offsets(cluster: Cluster, prefix: str, numbers: Iterable[int]) -> dict[int, int]:

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.ticked import ticked_s
-from kafka_timers.cli.listing import asked, say_unknown
+from kafka_timers.cli.listing import asked, say_missing
 from kafka_timers.cli.options import (
     callback_of,
     callback_options,
@@ -207,8 +207,8 @@ def cancel(
     \b
     Exit codes (of several timers, the highest; 1 comes before all others):
       0  no timer fires; with --if-pending: this command cancelled all of them
-      1  an answer is missing, or a partition is unknown; the standard error
-         says which
+      1  an answer is missing, or with --where a partition is unknown, or timers
+         may be missing since the lake is behind; the standard error says which
       3  too late: a timer fires or has fired
       4  an ID is not known: it was never used, or its second was more than an
          hour ago; or no timer matches --where
@@ -222,18 +222,18 @@ def cancel(
         )
     if request is not None and len(timer_ids) > 1:
         raise click.UsageError("--request is the request of one timer: give one ID with it")
-    settings, unknown = QuerySettings(**given), dict[int, str]()
+    settings, unknown, lake = QuerySettings(**given), dict[int, str](), ""
     wanted: list[tuple[str, dict[str, Any]]]
     wanted = [(timer_id, {"if_pending": if_pending, "request": request}) for timer_id in timer_ids]
     if where:
-        waiting, unknown = _matching(given, dict(where), limit)
+        waiting, unknown, lake = _matching(given, dict(where), limit)
         named = [timer for timer in waiting if bytes_in(timer, "timer_id")]
         if dry_run or not yes or not named:
             _preview(waiting, len(named))
         if not named or dry_run:
             if as_json:
                 click.echo(json.dumps(waiting))
-            say_unknown(unknown)
+            say_missing(unknown, lake)
             sys.exit(0 if named else EXIT_CODES[Outcome.UNKNOWN])
         if not yes:
             click.confirm(f"cancel {len(named):,} timers?", abort=True, err=True)
@@ -244,20 +244,23 @@ def cancel(
         lambda client: answers_to([client.cancel(timer_id, **how) for timer_id, how in wanted]),
     )
     code = show_answers([timer_id for timer_id, _ in wanted], answers, as_json=as_json)
-    say_unknown(unknown)
+    say_missing(unknown, lake)
     sys.exit(code)
 
 
 def _matching(
     given: Mapping[str, Any], where: Mapping[str, Any], limit: int
-) -> tuple[list[Mapping[str, Any]], dict[int, str]]:
-    """Return the waiting timers that match, and the reason for each partition that did not answer."""
+) -> tuple[list[Mapping[str, Any]], dict[int, str], str]:
+    """Return the waiting timers that match, the reason for each unknown partition, and the problem of the lake."""
     waiting: list[Mapping[str, Any]] = []
     unknown: dict[int, str] = {}
+    lake = ""
 
     async def gather(workers: "Workers") -> bool:
+        nonlocal lake
         has_more = False
         async for page in workers.pages(limit, **where):
+            lake = page.lake
             waiting.extend(page.timers)
             unknown.update(page.unknown)
             has_more = bool(page.after)
@@ -265,7 +268,7 @@ def _matching(
 
     if asked(dict(given), gather):
         raise KafkaTimersError(f"more than {limit:,} timers match, so none was cancelled: narrow it, or give --limit")
-    return waiting, unknown
+    return waiting, unknown, lake
 
 
 def _preview(waiting: Sequence[Mapping[str, Any]], named: int) -> None:

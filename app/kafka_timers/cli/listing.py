@@ -21,7 +21,7 @@ from kafka_timers.core.wire import SECOND_LIMIT
 from kafka_timers.settings import QuerySettings
 
 if TYPE_CHECKING:
-    from kafka_timers.operate.waiting import Workers
+    from kafka_timers.operate.waiting import Page, Workers
 
 _Answer = TypeVar("_Answer")
 
@@ -77,15 +77,19 @@ def list_(limit: int, with_values: bool, as_json: bool, **given: Any) -> None:
     \b
     Exit codes:
       0  all partitions have answered
-      1  a partition could not be asked; the standard error names it
+      1  a partition could not be asked, or timers may be missing since the
+         lake is behind; the standard error says which
     """
     wanted = _wanted(given)
     shown: list[Mapping[str, Any]] = []
     unknown: dict[int, str] = {}
+    lake = ""
 
     async def show(workers: "Workers") -> bool:
+        nonlocal lake
         has_more = False
         async for page in workers.pages(limit, with_values=with_values, **wanted):
+            lake = page.lake
             unknown.update(page.unknown)
             has_more = bool(page.after)
             for timer in page.timers:
@@ -103,7 +107,7 @@ def list_(limit: int, with_values: bool, as_json: bool, **given: Any) -> None:
             click.echo("no such timer waits")
         if has_more:
             click.echo(f"and more: give a --limit above {limit}", err=True)
-    say_unknown(unknown)
+    say_missing(unknown, lake)
 
 
 @click.command("next")
@@ -119,27 +123,29 @@ def next_(as_json: bool, **given: Any) -> None:
     \b
     Exit codes:
       0  a timer waits
-      1  a partition could not be asked; the standard error names it
+      1  a partition could not be asked, or timers may be missing since the
+         lake is behind; the standard error says which
       4  no such timer waits
     """
     wanted = _wanted(given)
 
-    async def first(workers: "Workers") -> tuple[dict[str, Any] | None, dict[int, str]]:
+    async def first(workers: "Workers") -> "Page":
         after = ""
         while True:
             page = await workers.page(1, with_values=as_json, after=after or None, **wanted)
             after = page.after
             if page.timers or not after:
-                return next(iter(page.timers), None), page.unknown
+                return page
 
-    timer, unknown = asked(given, first)
+    page = asked(given, first)
+    timer = next(iter(page.timers), None)
     if as_json:
         click.echo(json.dumps(timer))
     elif timer:
         Console().print(pending_table([timer]))
     else:
         click.echo("no such timer waits")
-    say_unknown(unknown)
+    say_missing(page.unknown, page.lake)
     sys.exit(0 if timer else 4)
 
 
@@ -155,7 +161,8 @@ def ahead(unit: str, start: datetime | int | None, end: datetime | int | None, a
 
     It asks the workers: start them with --query-port. A timer that is late
     already counts at the moment from which it may fire. It exits with 1 if a
-    partition could not be asked.
+    partition could not be asked, or timers may be missing since the lake is
+    behind.
     """
     unit_s = UNITS_S[unit]
     from_s = int(HostClock().wall_s()) if start is None else second_of(start)
@@ -173,14 +180,21 @@ def ahead(unit: str, start: datetime | int | None, end: datetime | int | None, a
             click.echo(line)
         if found.is_cut:
             click.echo("there was no time to count all of them: ask for a shorter time", err=True)
-    say_unknown(found.unknown)
+    say_missing(found.unknown, found.lake)
 
 
-def say_unknown(unknown: Mapping[int, str]) -> None:
-    """Print the partitions that could not be asked, with the reasons, and exit with 1 if there are any."""
-    for line in unknown_lines(unknown):
+def say_missing(unknown: Mapping[int, str], lake: str) -> None:
+    """
+    Print why timers may be missing in an answer, and exit with 1 if some may.
+
+    Args:
+        unknown: the reason by partition, for partitions that could not be asked.
+        lake: the problem of the lake; empty without one.
+    """
+    lines = [*unknown_lines(unknown), *([lake] if lake else [])]
+    for line in lines:
         click.secho(printable(line.encode()), fg="red", err=True)
-    if unknown:
+    if lines:
         sys.exit(1)
 
 

@@ -290,7 +290,11 @@ def find(timer_id: str, kafka: Kafka, topic_prefix: str, as_json: bool) -> None:
     A cancel is cancelled, too late or unknown. A request or a cancel with a
     condition that did not hold is ignored.
 
-    It exits with 4 if it finds nothing.
+    \b
+    Exit codes:
+      0  all is shown
+      1  the timer is parked, and is overdue or will be late: the lake is behind
+      4  nothing is known of this ID
     """
     found = wait_for(read_timers(kafka, topic_prefix, timer_id))
     if as_json:
@@ -299,7 +303,9 @@ def find(timer_id: str, kafka: Kafka, topic_prefix: str, as_json: bool) -> None:
         if found.outcomes:
             Console().print(history_table(found.partition, found.outcomes))
         click.echo(found_line(timer_id, found))
-    sys.exit(0 if found.outcomes else EXIT_CODES[Outcome.UNKNOWN])
+        if found.problem:
+            click.secho(_advised(found.problem), fg="red")
+    sys.exit(1 if found.problem else 0 if found.outcomes else EXIT_CODES[Outcome.UNKNOWN])
 
 
 @program.command()

@@ -75,13 +75,19 @@ class Unknown(Model):
     why: str
 
 
-class PageOut(Model):
+class _Gathered(Model):
+    """An answer of all workers, and why it may lack something."""
+
+    unknown: list[Unknown]
+    lake: Annotated[str, Field(description="why timers may be missing, if the lake is behind; else empty")]
+
+
+class PageOut(_Gathered):
     """Pending timers, in the order in which they fire."""
 
     timers: list[TimerOut]
     cursor: Annotated[str | None, Field(description="give it to get the next page; null at the end")]
     cut: Annotated[bool, Field(description="whether there was no time to look at all of them")]
-    unknown: list[Unknown]
 
 
 class CountOut(Model):
@@ -91,13 +97,12 @@ class CountOut(Model):
     count: int
 
 
-class AheadOut(Model):
+class AheadOut(_Gathered):
     """Numbers of pending timers; empty buckets are left out."""
 
     unit: str
     counts: list[CountOut]
     cut: Annotated[bool, Field(description="whether there was no time to count all of them")]
-    unknown: list[Unknown]
 
 
 class CallerOut(Model):
@@ -154,6 +159,7 @@ class HistoryOut(Model):
     complete: Annotated[
         bool, Field(description="whether the log was read; if not, `history` is empty, and you may ask again")
     ] = True
+    problem: Annotated[str, Field(description="why a parked timer is late or will be; else empty")] = ""
 
 
 class RequestOut(Model):
@@ -188,13 +194,12 @@ class TopicOut(Model):
     refused: Annotated[int, Field(description="requests for it, among the last 1,000 refused within an hour")]
 
 
-class TopicsOut(Model):
+class TopicsOut(_Gathered):
     """Topics of the timers that fire next, and of requests refused within an hour."""
 
     topics: list[TopicOut]
     looked_at: Annotated[int, Field(description="timers from which they were taken")]
     more: Annotated[bool, Field(description="whether more timers wait behind those")]
-    unknown: list[Unknown]
 
 
 class RejectedOut(Model):
@@ -268,7 +273,8 @@ def answer_out(timer_id: str, answer: Answer, now_s: float, due_ms: int | None =
 def page_out(page: Page) -> PageOut:
     """Return *page* of pending timers as a body."""
     timers = [TimerOut.of(each) for each in page.timers]
-    return PageOut(timers=timers, cursor=page.after or None, cut=page.is_cut, unknown=unknown_out(page.unknown))
+    unknown = unknown_out(page.unknown)
+    return PageOut(timers=timers, cursor=page.after or None, cut=page.is_cut, unknown=unknown, lake=page.lake)
 
 
 def unknown_out(unknown: Mapping[int, str]) -> list[Unknown]:
@@ -288,6 +294,7 @@ def history_out(timer_id: str, found: Found) -> HistoryOut | None:
         "request": f"{found.partition}:{last.offset}",
         **_due(last.due_ms),
         **_callback(future),
+        "problem": found.problem,
         "history": [
             RecordOut(
                 request=f"{found.partition}:{each.offset}",
@@ -330,9 +337,8 @@ def request_out(place: str, record: Record, waits: bool | None, *, has_left: boo
 def topics_out(found: Iterable[CallbackTopic], page: Page) -> TopicsOut:
     """Return the callback topics *found*, in the timers of *page*, as a body."""
     topics = [TopicOut.model_validate(asdict(each)) for each in found]
-    return TopicsOut(
-        topics=topics, looked_at=len(page.timers), more=bool(page.after), unknown=unknown_out(page.unknown)
-    )
+    unknown, more = unknown_out(page.unknown), bool(page.after)
+    return TopicsOut(topics=topics, looked_at=len(page.timers), more=more, unknown=unknown, lake=page.lake)
 
 
 def waiting_out(timer_id: str, answer: Told) -> HistoryOut:

@@ -306,8 +306,9 @@ async def count_ahead(
         raise _ProblemError(422, f"`to` is to be later than `from`, by {_BUCKETS_MAX} {unit}s at most")
     found = await (await service.workers()).ahead(start, end, unit)
     counts = [{"second": second, "count": count} for second, count in found.counts.items()]
+    unknown = unknown_out(found.unknown)
     return AheadOut.model_validate(
-        {"unit": unit, "counts": counts, "cut": found.is_cut, "unknown": unknown_out(found.unknown)}
+        {"unit": unit, "counts": counts, "cut": found.is_cut, "unknown": unknown, "lake": found.lake}
     )
 
 

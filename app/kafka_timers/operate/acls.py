@@ -128,6 +128,7 @@ def acls_of(prefix: str, group: str, callbacks: str, door: str = "") -> list[Acl
         allow("console", name, "list of callback topics, and their callbacks", _READ, is_prefix=is_prefix)
     for process in ("observer", "console"):
         allow(process, group, "doors' lag", "Describe", of="group", is_prefix=True)
+        allow(process, lake_group(prefix), "progress of the lake", "Describe", of="group")
 
     allow("client", topics.requests, "requests", _WRITE)
     allow("client", topics.schedules, "recurring timers", _READ, _WRITE)

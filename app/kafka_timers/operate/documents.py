@@ -14,6 +14,7 @@ from aiokafka import ConsumerRecord
 
 from kafka_timers.broker.odd_batches import shown
 from kafka_timers.client.request import Answer, Timer
+from kafka_timers.core.lake_progress import LakeProgress
 from kafka_timers.core.text import json_of
 from kafka_timers.core.wire import ID_HEADER, REQUEST_HEADER, TOKEN_HEADER, last_second_of
 from kafka_timers.operate.acls import Acl
@@ -52,7 +53,18 @@ def status_document(status: ServiceStatus) -> Document:
         "doors": [dataclasses.asdict(door) for door in status.doors],
         "planners": dataclasses.asdict(status.planners) if status.planners else None,
         "refused": dataclasses.asdict(status.refused) if status.refused else None,
+        "lake": _lake_document(status.lake) if status.lake and status.lake.horizon_s else None,
         "problems": problems_of(status),
+    }
+
+
+def _lake_document(lake: LakeProgress) -> Document:
+    return {
+        "horizon_s": lake.horizon_s,
+        "promoted_s": lake.told_s,
+        "behind_s": lake.behind_s,
+        "overdue_s": lake.overdue_s,
+        "far": lake.far,
     }
 
 
@@ -64,6 +76,7 @@ def found_document(timer_id: str, found: Found) -> Document:
         "start": found.start,
         "end": found.end,
         "sealed": last_second_of(found.seal) if found.seal else None,
+        "problem": found.problem,
         "records": [{name: getattr(outcome, name) for name in _OF_AN_OUTCOME} for outcome in found.outcomes],
     }
 

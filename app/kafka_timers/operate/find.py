@@ -4,9 +4,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kafka_timers.broker.connection import Kafka
+from kafka_timers.broker.lake_group import lake_progress
 from kafka_timers.broker.reading import TopicLog
 from kafka_timers.broker.seals import Tail, last_seals, seals_in
+from kafka_timers.broker.topics import knowing
+from kafka_timers.clock import HostClock
 from kafka_timers.core.changes import to_take
+from kafka_timers.core.lake_progress import LakeProgress
 from kafka_timers.core.outcomes import Outcome, State, outcomes_of, records_of, uncertain, with_rejected
 from kafka_timers.core.routing import partition_of
 from kafka_timers.core.sweep import repeated_in, sweeps_in
@@ -40,6 +44,7 @@ class Found:
         seal: last complete seal of the partition, read before the log; None when nothing has been sealed.
         outcomes: outcome of each record, in the order of the log. A copy from the lake counts as its original.
         records: the records as they lie in the log.
+        lake: progress of the lake, if a request is parked.
     """
 
     partition: int
@@ -48,14 +53,27 @@ class Found:
     seal: Sealed | None
     outcomes: list[Outcome]
     records: Sequence[Record] = ()
+    lake: LakeProgress | None = None
 
     @property
     def waiting(self) -> tuple[str, int, Future] | None:
         """The pending or parked timer: partition:offset of its request, its UNIX millisecond and its Future."""
-        last = next((each for each in reversed(self.outcomes) if each.state in (State.PENDING, State.PARKED)), None)
+        last = self._last_waiting
         if last is None or last.due_ms is None:
             return None
         return f"{self.partition}:{last.offset}", last.due_ms, self.request_of(last)
+
+    @property
+    def problem(self) -> str:
+        """Why the parked timer is late or will be, in a sentence with the step to take; empty if it is not."""
+        last = self._last_waiting
+        if self.lake is None or last is None or last.due_ms is None or last.state is State.PENDING:
+            return ""
+        return self.lake.problem_of(f"{self.partition}:{last.offset}", last.due_ms)
+
+    @property
+    def _last_waiting(self) -> Outcome | None:
+        return next((each for each in reversed(self.outcomes) if each.state in (State.PENDING, State.PARKED)), None)
 
     def request_of(self, outcome: Outcome) -> Future:
         """Return the Future that the record of *outcome* asks for."""
@@ -81,7 +99,9 @@ async def find(kafka: Kafka, prefix: str, timer_id: str) -> Found:
     partition = partition_of(timer_id, len(tails))
     tail = tails[partition]
     seal = latest(tail)
-    async with TopicLog.open(kafka, topics.requests, topics.sealed, topics.rejected) as (requests, sealed, rejected):
+    names = (topics.requests, topics.sealed, topics.rejected)
+    async with knowing(kafka, names) as cluster:
+        requests, sealed, rejected = (TopicLog(cluster, name) for name in names)
         if not await Tail(tail, b"").is_of(requests, partition):
             raise TopicsError(
                 f"partition {partition} of {requests.topic} was made anew, restored or cut, so nobody knows what has "
@@ -109,7 +129,11 @@ async def find(kafka: Kafka, prefix: str, timer_id: str) -> Found:
         ]
         if any(each.state is State.FIRED for each in outcomes):
             outcomes = with_rejected(outcomes, await _rejected(rejected, topics.requests, partition, outcomes))
-    return Found(partition, start, end, seal, outcomes, records)
+        lake = None
+        if any(each.state is State.PARKED for each in outcomes):
+            last = {number: latest(each) for number, each in tails.items()}
+            lake = await lake_progress(cluster, prefix, last, HostClock().wall_s())
+    return Found(partition, start, end, seal, outcomes, records, lake)
 
 
 async def _seals_over(log: TopicLog, partition: int, dues_ms: Iterable[int]) -> list[Sealed]:

@@ -8,6 +8,7 @@ are not listed as well.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from kafka_timers.core.lake_progress import LakeProgress
 from kafka_timers.worker.overdue import LIMIT_S, Overdue, is_unserved, oldest_due
 
 # Oscillators give each other up for dead after less time.
@@ -151,6 +152,7 @@ class ServiceStatus:
         unavailable: topics that the service may write to and that have partitions which take nothing.
         untold: facts that could not be read, each with the reason.
         seal_every_s: longest time between two seals of a partition in which nothing is due.
+        lake: progress of the lake; None if it is unknown.
     """
 
     group: str
@@ -164,6 +166,7 @@ class ServiceStatus:
     unavailable: Sequence[Unavailable] = ()
     untold: Sequence[str] = ()
     seal_every_s: float = 5.0
+    lake: LakeProgress | None = None
 
 
 def _problems_of_planners(planners: Planners | None) -> list[str]:
@@ -213,6 +216,7 @@ def problems_of(found: ServiceStatus) -> list[str]:
         *_without_ticks(found.partitions),
         *_without_workers(found),
         *_partitions(found),
+        *_of_the_lake(found),
         *(
             f"door {door.door}: no worker reads {door.topic}, and {door.lag} records of it wait: start workers with "
             f"--door {door.door}={door.topic}"
@@ -301,6 +305,12 @@ def _without_workers(found: ServiceStatus) -> Iterator[str]:
         )
     else:
         yield f"no worker is a member of group {found.group}, so nothing fires: start kafka-timers worker"
+
+
+def _of_the_lake(found: ServiceStatus) -> Iterator[str]:
+    # Promote goes by ticks too.
+    if found.lake and found.lake.problem and not all(map(_has_no_ticks, found.partitions)):
+        yield found.lake.problem
 
 
 def _is_late(row: PartitionStatus, found: ServiceStatus) -> bool:

@@ -22,6 +22,7 @@ from kafka_timers.broker.bounds import LogBounds
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.groups import Group, Member, group_of
+from kafka_timers.broker.lake_group import lake_progress
 from kafka_timers.broker.reading import TopicLog
 from kafka_timers.broker.seals import SealLog
 from kafka_timers.broker.topics import knowing, unavailable
@@ -217,6 +218,8 @@ async def read_status(
             LogBounds(cluster, topics.requests).sizes(),
         )
         planners = await answer("planners of recurring timers", _planners(cluster, topics, group))
+        last = {number: latest(each.seals) if each else None for number, each in zip(numbers, seen, strict=True)}
+        lake = await answer("progress of the lake", lake_progress(cluster, prefix, last, clock.wall_s()))
         names = sorted({name for name, _, _ in lags or ()})
         readers = await asyncio.gather(
             *(answer(f"door {name}", group_of(cluster, adapter_group(group, name), _LIMIT_S)) for name in names)
@@ -237,6 +240,7 @@ async def read_status(
         _unavailable(lacking or {}, topics, allowed_topics),
         untold,
         seal_every_s,
+        lake,
     )
 
 

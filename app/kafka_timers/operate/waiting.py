@@ -29,7 +29,8 @@ _PAGE = 500
 # Most timers that a worker returns at once, and more than lie in one of its rows.
 _AT_ONCE, _ROW_MAX = 1_000, 10_000
 # What an answer must have, by path.
-_FIELDS = {"/v1/timers": {"timers", "next", "cut", "unknown"}, "/v1/counts": {"counts", "cut", "unknown"}}
+_ALWAYS = {"cut", "unknown", "lake"}
+_FIELDS = {"/v1/timers": {"timers", "next", *_ALWAYS}, "/v1/counts": {"counts", *_ALWAYS}}
 
 # A worker's JSON for a pending timer, or its whole answer; see `core.pending.Pending.document`.
 Told = dict[str, Any]
@@ -45,12 +46,14 @@ class Page:
         after: place behind which the next page begins; empty when there are no more.
         is_cut: whether the workers ran out of time before they had looked at all of them.
         unknown: reason by partition, for the partitions that are unknown.
+        lake: why timers that the lake should have promoted may be missing; empty if none is.
     """
 
     timers: list[Told]
     after: str
     is_cut: bool
     unknown: dict[int, str]
+    lake: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +65,13 @@ class Ahead:
         counts: number by the UNIX second at which a bucket begins, ascending; empty buckets are left out.
         is_cut: whether the workers ran out of time before they had counted all of them.
         unknown: reason by partition, for the partitions that are unknown.
+        lake: see `Page`.
     """
 
     counts: dict[int, int]
     is_cut: bool
     unknown: dict[int, str]
+    lake: str = ""
 
 
 class Workers:
@@ -108,7 +113,8 @@ class Workers:
         if len(timers) > limit:
             timers = timers[:limit]
             after = _place_of(timers[-1])
-        return Page(timers, str(after) if after else "", any(answer["cut"] for answer in answers), unknown)
+        is_cut = any(answer["cut"] for answer in answers)
+        return Page(timers, str(after) if after else "", is_cut, unknown, _of_the_lake(answers))
 
     async def pages(self, limit: int, *, with_values: bool = False, **wanted: object) -> AsyncIterator[Page]:
         """
@@ -133,7 +139,8 @@ class Workers:
         counts = Counter[int]()
         for answer in answers:
             counts.update({each["second"]: each["count"] for each in answer["counts"]})
-        return Ahead(dict(sorted(counts.items())), any(answer["cut"] for answer in answers), unknown)
+        is_cut = any(answer["cut"] for answer in answers)
+        return Ahead(dict(sorted(counts.items())), is_cut, unknown, _of_the_lake(answers))
 
     async def waits(self, request: str, second: int) -> bool | None:
         """
@@ -198,6 +205,10 @@ class Workers:
             return f"{url} does not answer within {_ANSWER_S:g} s"
         except (aiohttp.ClientError, ValueError) as error:
             return f"{url} cannot be asked: {error}"
+
+
+def _of_the_lake(answers: Iterable[Told]) -> str:
+    return next((answer["lake"] for answer in answers if answer["lake"]), "")
 
 
 def _place_of(timer: Mapping[str, Any]) -> Place:

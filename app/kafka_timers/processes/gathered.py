@@ -6,7 +6,7 @@ reason for a restart of all, because the supervisor starts it again. One that ha
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import aiohttp
@@ -28,6 +28,11 @@ class _Answer(NamedTuple):
     status: int
     text: str
 
+    @property
+    def notes(self) -> list[str]:
+        """The lines behind the first one."""
+        return self.text.strip().splitlines()[1:]
+
 
 class Gathered(HttpServer):
     """Serves the health and the metrics of all of *kept* on one port."""
@@ -35,21 +40,33 @@ class Gathered(HttpServer):
     def __init__(self, host: str, port: int, kept: Sequence[Kept]) -> None:
         super().__init__(host, port)
         self._kept = kept
-        self.routes.add_get("/livez", _health(self.dead))
-        self.routes.add_get("/readyz", _health(self.unready))
+        self.routes.add_get("/livez", self._livez)
+        self.routes.add_get("/readyz", self._readyz)
         self.routes.add_get("/metrics", self._metrics)
 
     async def unready(self) -> list[str]:
         """Return the reasons why a process does not do its work, each with its name; empty if all do."""
+        return (await self.told())[0]
+
+    async def told(self) -> tuple[list[str], list[str]]:
+        """Return what `unready` does, and the notes on /readyz of processes that do their work; see `Probes`."""
         answers = await self._ask([each for each in self._kept if not each.away], lambda each: each.part.ready)
         reasons = [f"{each.part.name} {each.away}" for each in self._kept if each.away]
-        return reasons + [line for each, answer in answers.items() for line in _reasons(each, answer)]
+        reasons += [line for each, answer in answers.items() for line in _reasons(each, answer)]
+        ready = {each: answer for each, answer in answers.items() if answer.status == _OK}
+        return reasons, [f"{each.part.name}: {line}" for each, answer in ready.items() for line in answer.notes]
 
     async def dead(self) -> list[str]:
         """Return the reasons to restart all: processes that hang, each with its name; empty if none does."""
         answers = await self._ask([each for each in self._kept if not each.away], lambda _: "/livez")
         # One that does not listen has just been started, or just died.
         return [line for each, answer in answers.items() if answer.status for line in _reasons(each, answer)]
+
+    async def _livez(self, _: web.Request) -> web.Response:
+        return _health(await self.dead())
+
+    async def _readyz(self, _: web.Request) -> web.Response:
+        return _health(*await self.told())
 
     async def _metrics(self, _: web.Request) -> web.Response:
         # No two of them have a metric in common.
@@ -81,9 +98,5 @@ def _reasons(each: Kept, answer: _Answer) -> list[str]:
     return [] if answer.status == _OK else [f"{each.part.name}: {line}" for line in lines]
 
 
-def _health(reasons: Callable[[], Awaitable[list[str]]]) -> Callable[[web.Request], Awaitable[web.Response]]:
-    async def answer(_: web.Request) -> web.Response:
-        found = await reasons()
-        return web.Response(status=503 if found else 200, text="\n".join(found or ["ok"]))
-
-    return answer
+def _health(reasons: Sequence[str], notes: Sequence[str] = ()) -> web.Response:
+    return web.Response(status=503 if reasons else 200, text="\n".join([*(reasons or ["ok"]), *notes]))

@@ -54,7 +54,7 @@ from kafka_timers.settings import WorkerSettings
 from kafka_timers.worker import alone
 from kafka_timers.worker.end_offsets import EndOffsets
 from kafka_timers.worker.held import Held
-from kafka_timers.worker.lake_watch import watch_lake
+from kafka_timers.worker.lake_watch import LakeWatch
 from kafka_timers.worker.membership import make_app
 from kafka_timers.worker.owner import Owner
 from kafka_timers.worker.prebuild import ByteBudget
@@ -101,7 +101,8 @@ class Worker:
         self._topics = Topics.of(settings.topic_prefix)
         self.metrics = WorkerMetrics()
         self.probes = Probes(settings.host, settings.port, self.metrics.registry, self._dead, self._unready)
-        self._queries = QueryServer(settings, lambda: self._questions)
+        self.probes.notes = lambda: [problem] if (problem := self._lake_problem()) else []
+        self._queries = QueryServer(settings, lambda: self._questions, self._lake_problem)
         self._questions: Questions | None = None
         self._owners: dict[int, Owner] = {}
         self._joined = False
@@ -112,6 +113,7 @@ class Worker:
         self._ticks: TickReader | None = None
         # The seal format that every member of the group can read.
         self._format = 1
+        self._lake: LakeWatch | None = None
         self._doors: list[AdapterReader] = []
         self._has_added = asyncio.Event()
         self._ended = asyncio.Event()
@@ -159,7 +161,9 @@ class Worker:
                 *[self._ticked(door) for door in self._doors],
             ]
             if horizon_s := self._settings.horizon_s:
-                chores.append(watch_lake(cluster, self._settings.topic_prefix, horizon_s, self.metrics.lake_closed))
+                prefix = self._settings.topic_prefix
+                self._lake = LakeWatch(cluster, prefix, horizon_s, self.metrics, self._clock)
+                chores.append(self._lake.run())
             if keep_s := self._settings.keep_s:
                 chores.append(Trimmer(ports, cluster, lambda: self._owners, keep_s).run())
             if not self._settings.no_planner:
@@ -273,6 +277,9 @@ class Worker:
         if self._skewed:
             reasons.append(self._skewed)
         return reasons + [problem for door in self._doors for problem in door.refused.values()]
+
+    def _lake_problem(self) -> str:
+        return self._lake.progress.problem if self._lake else ""
 
     def _silent_s(self) -> float:
         """Return the seconds without a tick; 0 while no tick is expected."""

@@ -127,6 +127,11 @@ class WorkerMetrics:
         self.lake_closed = KnownGauge(
             "kafka_timers_lake_closed_second", "UNIX second up to which the lake has promoted far requests", registry
         )
+        self.lake_behind = KnownGauge(
+            "kafka_timers_lake_behind_seconds",
+            "seconds that the lake has promoted too little; 0 if it keeps up",
+            registry,
+        )
         self.retention = single("request_retention_seconds", "time for which timer-request keeps a request")
         self.swept = counter("swept_requests", "requests that wait and were repeated at the end of timer-request")
         self.trimmed = counter("trimmed_records", "records of timer-request that were deleted, since nobody needs them")

@@ -26,6 +26,9 @@ class Probes(HttpServer):
         registry: the metrics that /metrics shows.
         live: returns reasons, as sentences, to restart this process; none when it is alive.
         ready: returns reasons, as sentences, why this process does not do its work; none when it does.
+
+    Attributes:
+        notes: returns sentences about what others do not do, which /readyz tells too, whether it is ready or not.
     """
 
     def __init__(
@@ -38,18 +41,21 @@ class Probes(HttpServer):
     ) -> None:
         super().__init__(host, port)
         self._registry = registry
+        self.notes: Callable[[], list[str]] = list
         self.routes.add_get("/metrics", self._metrics)
         self.routes.add_get("/livez", _health(live))
-        self.routes.add_get("/readyz", _health(ready))
+        self.routes.add_get("/readyz", _health(ready, lambda: self.notes()))
 
     async def _metrics(self, _: web.Request) -> web.Response:
         return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
-def _health(reasons: Callable[[], list[str]]) -> Callable[[web.Request], Awaitable[web.Response]]:
+def _health(
+    reasons: Callable[[], list[str]], notes: Callable[[], list[str]] = list
+) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def answer(_: web.Request) -> web.Response:
         found = reasons()
-        return web.Response(status=503 if found else 200, text="\n".join(found or ["ok"]))
+        return web.Response(status=503 if found else 200, text="\n".join([*(found or ["ok"]), *notes()]))
 
     return answer
 

@@ -11,10 +11,10 @@ import dataclasses
 import fcntl
 import shlex
 import shutil
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 from rich.console import Console
 
@@ -27,6 +27,7 @@ from kafka_timers.dev import jars, java
 from kafka_timers.dev.broker import EmbeddedKafka, refuse_taken_port
 from kafka_timers.dev.three_brokers import EmbeddedCluster
 from kafka_timers.errors import SettingsError, TopicsError
+from kafka_timers.processes.gathered import Gathered
 from kafka_timers.processes.supervisor import Part, own_command
 from kafka_timers.runtime.tasks import cancel, stop_asked
 from kafka_timers.serve.dev_settings import DevSettings
@@ -39,6 +40,8 @@ CALLBACK_TOPIC = "callbacks"
 _MARKER = "kafka-timers-dev.lock"
 _HOST = "127.0.0.1"
 _READY_LIMIT_S = 300.0
+_LOOK_S = 5.0
+_AS_IT_IS: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
 
 # Short enough to see a timer go to the lake and come back, long enough for Spark on two cores to do it.
 _HORIZON_S, _BUCKET_S, _EVERY_S = 60, 10, 20
@@ -151,13 +154,25 @@ async def _serve(settings: DevSettings, folder: Path, console: Console) -> int:
             await asyncio.wait((ready, *ends), timeout=_READY_LIMIT_S, return_when=asyncio.FIRST_COMPLETED)
         if ready.done():
             _print_hints(settings, bootstrap, folder, console)
+            meanwhile(tell_notes(instance.health, lambda note: console.print(note, style="red", **_AS_IT_IS)))
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         trouble = [end.result() for end in ends if end.done() and end is not running] or instance.ended()
         if not trouble:
             why = "; ".join(await instance.health.unready())
             trouble = [f"not ready after {_READY_LIMIT_S:g} s: {why}; the logs are in {folder / 'log'}"]
-        console.print("\n".join(trouble), style="red", markup=False, highlight=False, soft_wrap=True)
+        console.print("\n".join(trouble), style="red", **_AS_IT_IS)
     return 1
+
+
+async def tell_notes(health: Gathered, tell: Callable[[str], None]) -> Never:
+    """Call *tell* with the notes on /readyz each time that there are some again, as when the lake falls behind."""
+    is_told = False
+    while True:
+        _, notes = await health.told()
+        if notes and not is_told:
+            tell("\n".join(notes))
+        is_told = bool(notes)
+        await asyncio.sleep(_LOOK_S)
 
 
 def _refuse_taken_ports(settings: DevSettings) -> None:
@@ -267,7 +282,7 @@ def _print_hints(settings: DevSettings, bootstrap: str, folder: Path, console: C
     for purpose, lines in hints(settings, bootstrap, folder).items():
         for line in lines:
             # Never wrapped, because users copy the lines.
-            console.print(f"  {purpose:<16} {line}", markup=False, highlight=False, soft_wrap=True)
+            console.print(f"  {purpose:<16} {line}", **_AS_IT_IS)
             purpose = ""
 
 

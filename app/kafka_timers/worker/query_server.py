@@ -13,6 +13,7 @@ import re
 import ssl
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 
@@ -36,17 +37,21 @@ class QueryServer(HttpServer):
 
     Args:
         questions: returns the object that answers; None while there is none.
+        lake_problem: returns why far timers may be missing in each answer; empty if none is.
 
     Raises:
         SettingsError: the token or a certificate cannot be read.
     """
 
-    def __init__(self, settings: WorkerSettings, questions: Callable[[], Questions | None]) -> None:
+    def __init__(
+        self, settings: WorkerSettings, questions: Callable[[], Questions | None], lake_problem: Callable[[], str]
+    ) -> None:
         self._token = token_in(settings.query_token_file) if settings.query_port else b""
         tls = _context(settings) if settings.query_port and settings.query_certificate else None
         super().__init__(settings.query_host, settings.query_port, tls=tls, middlewares=[self._guarded])
         self._is_open = not self._token and not settings.query_client_ca
         self._questions = questions
+        self._lake_problem = lake_problem
         self._address = settings.query_address
         self.routes.add_get("/v1/timers", self._timers)
         self.routes.add_get("/v1/counts", self._counts)
@@ -98,7 +103,7 @@ class QueryServer(HttpServer):
             after=after,
         )
         page = await self._ready().page(wanted, limit)
-        return web.json_response(page.document(with_values=asked.number("values", 0, 0, 1) == 1))
+        return self._answer(page.document(with_values=asked.number("values", 0, 0, 1) == 1))
 
     async def _counts(self, request: web.Request) -> web.Response:
         asked = _Asked(request, _COUNTS)
@@ -108,7 +113,10 @@ class QueryServer(HttpServer):
         start_ms, end_ms = asked.range_ms()
         if (end_ms - start_ms) // (UNITS_S[unit] * 1000) > _BUCKETS_MAX:
             raise _AskedError(f"more than {_BUCKETS_MAX} buckets: give a shorter time, or a larger unit")
-        return web.json_response((await self._ready().counts(start_ms, end_ms, UNITS_S[unit])).document())
+        return self._answer((await self._ready().counts(start_ms, end_ms, UNITS_S[unit])).document())
+
+    def _answer(self, document: dict[str, Any]) -> web.Response:
+        return web.json_response(document | {"lake": self._lake_problem()})
 
     def _ready(self) -> Questions:
         if questions := self._questions():

@@ -1,6 +1,6 @@
 // How many timers wait in each second, minute or hour to come: a map of them, and the fullest.
 
-import { at, el, failure, get, number, unknown } from "./page.js";
+import { at, el, failure, get, missing, number } from "./page.js";
 
 // By each unit: its seconds, how many make a row, how many rows are shown, and which part of a time tells a row.
 const UNITS = {
@@ -31,7 +31,7 @@ export async function ahead({ place, query, signal }) {
     const fullest = found.counts.toSorted((one, other) => other.count - one.count).slice(0, FULLEST).sort((one, other) => one.second - other.second);
     shown.replaceChildren(
       el("p", {}, `${number(total)} timers wait in ${found.counts.length} ${unit}s of ${title}; times are UTC.`),
-      ...[found.cut ? el("p", { class: "bad" }, "There was no time to count all of them.") : null, unknown(found.unknown)].filter(Boolean),
+      ...(found.cut ? [el("p", { class: "bad" }, "There was no time to count all of them.")] : []), ...missing(found),
       ...(fullest.length ? [
         heatMap(counts, most, Array.from({ length: rows }, (_, index) => start + index * span), { length, perRow, label }),
         el("h3", {}, found.counts.length > FULLEST ? `The ${FULLEST} fullest ${unit}s` : `These ${unit}s`),

@@ -110,7 +110,10 @@ export function table(heads, rows) {
       el("tbody", {}, rows.map((row) => el("tr", {}, row.map((content, index) => cell("td", content, index)))))));
 }
 
-export const unknown = (partitions) =>
-  partitions.length ? el("p", { class: "bad" }, `Unknown: ${partitions.map((each) => `partition ${each.partition} (${each.why})`).join("; ")}`) : null;
+/** Why timers may be missing in an answer of the workers: a paragraph for each reason. */
+export const missing = ({ unknown, lake }) => [
+  unknown.length ? `Unknown: ${unknown.map((each) => `partition ${each.partition} (${each.why})`).join("; ")}` : "",
+  lake ? `Timers may be missing: ${lake}` : "",
+].filter(Boolean).map((why) => el("p", { class: "bad" }, why));
 
 export const failure = (error) => el("p", { class: "bad", role: "alert" }, error.message);

@@ -1,6 +1,6 @@
 // Search among the timers that wait, and all of one.
 
-import { act, ask, at, bytesOf, dueOf, el, failure, fromNow, get, hex, link, number, quoted, table, unknown } from "./page.js";
+import { act, ask, at, bytesOf, dueOf, el, failure, fromNow, get, hex, link, missing, number, quoted, table } from "./page.js";
 
 const AGAIN_MS = 2_000;
 const HEADS = [{ name: "fires" }, { name: "timer id" }, { name: "topic" }, { name: "key" }, { name: "request" }, { name: "bytes", number: true }];
@@ -69,7 +69,7 @@ async function list(part, what, filter, signal, cursor = null, before = []) {
       el("h3", {}, `Timers ${what}`),
       rows.length ? table(HEADS, rows) : el("p", { class: "soft" }, "None."),
       page.cut ? el("p", { class: "bad" }, "There was no time to look at all of them yet.") : null,
-      unknown(page.unknown), more].filter(Boolean));
+      ...missing(page), more].filter(Boolean));
   } catch (error) {
     part.replaceChildren(el("h3", {}, `Timers ${what}`), failure(error));
   }
@@ -156,6 +156,7 @@ function draw(screen, id, told) {
   place.replaceChildren(
     el("h2", {}, id),
     el("p", { class: `state${told.state === "refused" ? " bad" : ""}` }, `${told.state}; ${waits ? "fires" : "was for"} ${at(dueOf(told))}, ${fromNow(dueOf(told))}`),
+    told.problem ? el("p", { class: "bad" }, told.problem) : "",
     el("div", { class: "buttons" }, mayAct ? buttons.map(([text, does]) => el("button", { onclick: does }, text)) : el("span", { class: "soft" }, "You may look only.")),
     said,
     el("h3", {}, "Callback"),

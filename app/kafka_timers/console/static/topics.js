@@ -1,6 +1,6 @@
 // Which topics get callbacks next, and which of them lack something.
 
-import { at, el, failure, get, number, table, unknown } from "./page.js";
+import { at, el, failure, get, missing, number, table } from "./page.js";
 
 const HEADS = [{ name: "topic" }, { name: "partitions", number: true }, { name: "come next", number: true }, { name: "first" }, { name: "refused in an hour", number: true }, { name: "" }];
 
@@ -26,7 +26,7 @@ export async function topics({ place, signal }) {
     ]);
     shown.replaceChildren(...[
       el("p", {}, `Callback topics of ${which}, and of what was refused within an hour.`),
-      unknown(found.unknown),
+      ...missing(found),
       rows.length ? table(HEADS, rows) : el("p", {}, "None."),
     ].filter(Boolean));
   } catch (error) {
