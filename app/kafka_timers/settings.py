@@ -25,6 +25,9 @@ from kafka_timers.broker.environment import env_name
 from kafka_timers.core.wire import SECOND_LIMIT, instance_name
 from kafka_timers.errors import SettingsError
 
+# The least horizon with recurring timers. Planners ask for each run 60 to 80 s ahead, and by a shorter one all are far.
+PLANNED_HORIZON_S = 180
+
 _LOG_LEVELS = ("debug", "info", "warning", "error")
 _PORT_MAX = 65_535
 # By default, brokers refuse a longer transaction timeout and a longer session timeout.
@@ -330,7 +333,8 @@ class WorkerSettings(GroupSettings):
     )
     horizon_s: int = setting(
         0,
-        "timers that wait longer than this many seconds are left to the lake; 0 leaves none to it",
+        "timers that wait longer than this many seconds are left to the lake; 180 at least, unless --no-planner; 0 "
+        "leaves none to it",
         least=0,
         most=SECOND_LIMIT,
         why="no timer is due later",
@@ -367,6 +371,11 @@ class WorkerSettings(GroupSettings):
         super().validate()
         self._validate_ports()
         self._validate_questions()
+        if 0 < self.horizon_s < PLANNED_HORIZON_S and not self.no_planner:
+            raise SettingsError(
+                f"horizon_s {self.horizon_s} may leave all recurring timers to the lake, because planners ask for them "
+                f"up to 80 s ahead: give {PLANNED_HORIZON_S} or more, or no_planner if there are none"
+            )
         if self.stalled_after_s <= self.seal_every_s:
             raise SettingsError(
                 f"stalled_after_s {self.stalled_after_s} must be longer than seal_every_s {self.seal_every_s}: "

@@ -9,7 +9,8 @@ from service import Service, take
 from kafka_timers.core.routing import partition_of
 from kafka_timers.core.wire import Copy, Future, Reply
 
-HORIZON_S = 2
+# A planner would ask for its runs from beyond it.
+HORIZON = ("--horizon-s", "2", "--no-planner")
 
 
 async def ask(service: Service, second: int, name: str, **more: object) -> int:
@@ -27,7 +28,7 @@ async def test_far_requests_fire_once_by_their_copies_and_under_their_own_names(
 ) -> None:
     """Copies come twice, before and after a restart without a store; one was decided before its timer was cancelled."""
     async with Service(bootstrap, prefix, tmp_path) as service:
-        worker = await service.worker("--horizon-s", str(HORIZON_S))
+        worker = await service.worker(*HORIZON)
         name = an_id_of_partition_0(service)
         appended_s = int(time.time())
         # Far when they are asked for, also on a busy machine.
@@ -54,7 +55,7 @@ async def test_far_requests_fire_once_by_their_copies_and_under_their_own_names(
         await worker.until("/metrics", lambda *_: worker.metric("kafka_timers_pending") == 20)
         worker.child.kill()
         await worker.child.wait()
-        worker = await service.worker("--horizon-s", str(HORIZON_S))  # with an empty folder
+        worker = await service.worker(*HORIZON)  # with an empty folder
         await promote()
         names = []
         while not names:
@@ -70,4 +71,4 @@ async def test_far_requests_fire_once_by_their_copies_and_under_their_own_names(
             assert dict(record.headers)["timer-expiry"] == b"%d" % second
             assert record.timestamp >= second * 1000
         seals = (await service.seals())[0]
-        assert max(seal.horizon_s for seal in seals) == HORIZON_S
+        assert max(seal.horizon_s for seal in seals) == 2

@@ -115,6 +115,10 @@ def test_helm_and_kubernetes_have_nothing_to_say(scenario: str) -> None:
             ["--set", "kafka.bootstrap=k:1", "--set", "worker.settings.partitions=8"],
             "worker.settings.partitions needs mode: split",
         ),
+        (
+            ["--set", "kafka.bootstrap=k:1,lake.enabled=true,lake.path=hdfs://n:1/t,lake.horizonS=179"],
+            "lake.horizonS is at least 180",
+        ),
     ],
 )
 def test_wrong_values_are_named(given: list[str], words: str) -> None:

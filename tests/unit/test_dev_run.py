@@ -104,7 +104,7 @@ def test_the_lake_gets_a_process_and_a_horizon_that_fit_each_other(tmp_path: Pat
     given = lake.commands[command].make_context(command, arguments).params
     assert (given["topic_prefix"], given["lake"]) == ("mine-", str(tmp_path / "lake"))
     assert given["lands"]
-    assert given["horizon_s"] == worker["horizon_s"] > 0
+    assert given["horizon_s"] == worker["horizon_s"] == 300
     assert given["bucket_s"] <= given["horizon_s"] // 2
     assert (given["host"], given["port"]) == ("127.0.0.1", DevSettings.lake_port)
 

@@ -147,6 +147,15 @@ def test_schedules_need_a_planner_and_one_version_of_time_zones() -> None:
     assert told.startswith("planners have time zones of different versions (2026a, 2026b)")
 
 
+def test_schedules_need_a_horizon_beyond_the_runs_that_are_asked_for() -> None:
+    """Planners that run apart know nothing of it, and workers nothing of them."""
+    one = replace(WELL, planners=Planners(1, ("2026a",), has_schedules=True))
+    assert problems_of(replace(one, lake=LakeProgress(1_000, 180))) == []
+    (told,) = problems_of(replace(one, lake=LakeProgress(1_000, 179)))
+    assert "a horizon of 179 s may leave all of them to the lake: give workers a --horizon-s of 180 or more" in told
+    assert problems_of(replace(WELL, lake=LakeProgress(1_000, 179))) == []
+
+
 def test_a_lake_that_is_behind_is_told_unless_there_are_no_ticks_by_which_it_goes() -> None:
     behind = replace(WELL, lake=LakeProgress(now_s=1_000, horizon_s=400, told_s=1_050))
     assert [each.partition(",")[0] for each in problems_of(behind)] == [

@@ -292,6 +292,11 @@ def test_commands_that_take_single_settings_refuse_the_same_values_as_the_proces
         (OscillatorSettings, {"replica": 4}, "give 0 to 3"),
         (OscillatorSettings, {"replica": -1}, "give 0 to 3"),
         (OscillatorSettings, {"catch_up_s": 0}, "give at least 1"),
+        (
+            WorkerSettings,
+            {"horizon_s": 179},
+            "horizon_s 179 may leave all recurring timers to the lake, .*: give 180 or more, or no_planner",
+        ),
         (LakeSettings, {"horizon_s": 0}, "give 1 to .*; no more than the workers have"),
         (DevSettings, {"partitions": 0}, "give at least 1"),
         (DevSettings, {"metrics_port": 65_534}, "give 1 to 65533; the processes have the next two"),
@@ -307,6 +312,17 @@ def test_settings_that_do_not_fit_are_named_in_words(
 ) -> None:
     with pytest.raises(SettingsError, match=sentence):
         settings(**given)  # type: ignore[arg-type]
+
+
+def test_a_horizon_may_be_short_only_where_no_recurring_timers_are_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert WorkerSettings(horizon_s=180).horizon_s == 180
+    assert WorkerSettings(horizon_s=1, no_planner=True).horizon_s == 1
+    # `serve` runs a worker by the environment.
+    monkeypatch.setenv("KAFKA_TIMERS_HORIZON_S", "60")
+    with pytest.raises(SettingsError, match="worker: horizon_s 60 may leave all recurring timers to the lake"):
+        ServeSettings()
+    monkeypatch.setenv("KAFKA_TIMERS_NO_PLANNER", "true")
+    assert ServeSettings().worker.horizon_s == 60
 
 
 def test_settings_do_not_change() -> None:

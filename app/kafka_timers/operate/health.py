@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kafka_timers.core.lake_progress import LakeProgress
+from kafka_timers.settings import PLANNED_HORIZON_S
 from kafka_timers.worker.overdue import LIMIT_S, Overdue, is_unserved, oldest_due
 
 # Oscillators give each other up for dead after less time.
@@ -169,7 +170,7 @@ class ServiceStatus:
     lake: LakeProgress | None = None
 
 
-def _problems_of_planners(planners: Planners | None) -> list[str]:
+def _problems_of_planners(planners: Planners | None, horizon_s: int) -> list[str]:
     if planners is None or not planners.has_schedules:
         return []
     if not planners.count:
@@ -181,6 +182,11 @@ def _problems_of_planners(planners: Planners | None) -> list[str]:
         return [
             f"planners have time zones of different versions ({', '.join(planners.tzdata)}): install the same tzdata "
             "for all"
+        ]
+    if 0 < horizon_s < PLANNED_HORIZON_S:
+        return [
+            f"planners ask for recurring timers up to 80 s ahead, and a horizon of {horizon_s} s may leave all of them "
+            f"to the lake: give workers a --horizon-s of {PLANNED_HORIZON_S} or more"
         ]
     return []
 
@@ -223,7 +229,7 @@ def problems_of(found: ServiceStatus) -> list[str]:
             for door in found.doors
             if door.lag and not door.readers
         ),
-        *_problems_of_planners(found.planners),
+        *_problems_of_planners(found.planners, found.lake.horizon_s if found.lake else 0),
     ]
 
 

@@ -43,8 +43,9 @@ _READY_LIMIT_S = 300.0
 _LOOK_S = 5.0
 _AS_IT_IS: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
 
-# Short enough to see a timer go to the lake and come back, long enough for Spark on two cores to do it.
-_HORIZON_S, _BUCKET_S, _EVERY_S = 60, 10, 20
+# Short enough to see a timer go to the lake and come back. Long enough for Spark on two cores to do it, and for runs of
+# schedules to stay at the worker.
+_HORIZON_S, _BUCKET_S, _EVERY_S = 300, 10, 20
 
 
 def run(settings: DevSettings) -> int:

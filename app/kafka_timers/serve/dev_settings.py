@@ -44,7 +44,10 @@ class DevSettings(KafkaSettings):
     keep_s: int = setting(
         WorkerSettings.keep_s, "seconds for which timer-request keeps each request at least; 0 for ever", least=0
     )
-    lake: bool = setting(False, "leave timers that wait longer than a minute to a lake, which lies in the folder")
+    lake: bool = setting(
+        False,
+        "leave timers that wait longer than 5 minutes, also recurring ones with such a jitter, to a lake in the folder",
+    )
     door: str = setting(
         "headers=timers",
         "read another scheduler's requests from a topic, as NAME=TOPIC, comma separated; missing topics are created",
