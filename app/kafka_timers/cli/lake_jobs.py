@@ -34,12 +34,14 @@ def _every(default_s: float, text: str) -> Callable[[Callable[..., Any]], Callab
     help="go on though a topic was made anew, as it has the same records at the same offsets",
 )
 @count_option("--batch-records", "most records of a topic in one batch", default=2_000_000)
+@click.option("--catalog", default="", help="name the tables in this schema of Spark's catalog, for other readers")
 def land(
     once: bool,
     every_s: float,
     skip_lost: bool,
     same_records: bool,
     batch_records: int,
+    catalog: str,
     **given: Any,
 ) -> None:
     """
@@ -65,6 +67,7 @@ def land(
             skip_lost=skip_lost,
             same_records=same_records,
             batch_records=batch_records,
+            catalog=catalog,
             metrics=metrics,
         )
 

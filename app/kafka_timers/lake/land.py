@@ -138,6 +138,7 @@ def land(
     skip_lost: bool = False,
     same_records: bool = False,
     batch_records: int = _BATCH_RECORDS,
+    catalog: str = "",
     metrics: LakeMetrics | None = None,
 ) -> None:
     """
@@ -153,6 +154,7 @@ def land(
         skip_lost: skip records that a topic has dropped before they were landed, instead of raising an error.
         same_records: go on with a topic that was made anew, because it has the same records at the same offsets.
         batch_records: maximum of records of a topic in a batch.
+        catalog: schema of Spark's catalog that names the tables, see `tables.register`; empty for none.
         metrics: metrics that count the landed records.
 
     Raises:
@@ -169,6 +171,9 @@ def land(
             epochs = tables.read_epochs(spark, root)
             for source in sources:
                 source.landed.update(epochs.get(source.topic, {}))
+        _make_tables(spark, root, sources)
+        if catalog:
+            tables.register(spark, root, catalog)
         options = {"maxOffsetsPerTrigger": str(batch_records), "failOnDataLoss": str(not skip_lost).lower()}
         while not _land(spark, settings, root, sources, fence, every_s, stop, metrics or LakeMetrics(), options):
             log.info("the landing before has written its last batch")
@@ -194,8 +199,6 @@ def _land(
     queries: list[StreamingQuery] = []
     try:
         offsets = [_starting_offsets(spark, root, source) for source in sources]
-        for table in (POSITIONS, *(source.table for source in sources)):
-            tables.create(spark, root, table)
         for source, starting in zip(sources, offsets, strict=True):
             records = _records(spark, settings, source, starting, options)
             queries.append(_start(records, settings, root, source, fence, every_s))
@@ -239,18 +242,29 @@ def _sources(settings: LakeSettings) -> list[_Source]:
     ]
 
 
-def _checkpoint(root: str, source: _Source) -> str:
-    return f"{root}/_land/{source.table.name}"
-
-
-def _starting_offsets(spark: SparkSession, root: str, source: _Source) -> str:
-    """Return the offsets at which landing begins without a checkpoint: behind the last landed rows."""
-    if _texts(spark, f"{_checkpoint(root, source)}/offsets"):
-        if not tables.exists(spark, root, source.table):
+def _make_tables(spark: SparkSession, root: str, sources: list[_Source]) -> None:
+    """Create the tables of *sources* and `positions`, unless one was there before and is gone."""
+    for source in sources:
+        if _has_begun(spark, root, source) and not tables.exists(spark, root, source.table):
             raise LakeError(
                 f"{tables.path_of(root, source.table)} is gone, and {_checkpoint(root, source)} says how far it had "
                 "come: bring it back; or delete that folder too, to land all records anew that the topic still has"
             )
+    for table in (POSITIONS, *(source.table for source in sources)):
+        tables.create(spark, root, table)
+
+
+def _checkpoint(root: str, source: _Source) -> str:
+    return f"{root}/_land/{source.table.name}"
+
+
+def _has_begun(spark: SparkSession, root: str, source: _Source) -> bool:
+    return bool(_texts(spark, f"{_checkpoint(root, source)}/offsets"))
+
+
+def _starting_offsets(spark: SparkSession, root: str, source: _Source) -> str:
+    """Return the offsets at which landing begins without a checkpoint: behind the last landed rows."""
+    if _has_begun(spark, root, source):
         # Spark ignores this, because the checkpoint has the offsets.
         return "earliest"
     landed = _landed(spark, root, source)

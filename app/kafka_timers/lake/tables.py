@@ -1,7 +1,7 @@
 """
 The tables below the lake's root: their paths, and functions to create, read and append to them.
 
-Any Delta reader finds them at these paths. No metastore or other place keeps anything about them.
+Any Delta reader finds them at these paths. A catalog may name them, and no job reads it.
 """
 
 import re
@@ -19,7 +19,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from kafka_timers.errors import LakeError
-from kafka_timers.lake.schema import POSITIONS, REJECTED, Table
+from kafka_timers.lake.schema import POSITIONS, REJECTED, TABLES, Table
 from kafka_timers.lake.sealed import opened
 from kafka_timers.settings import LakeSettings
 
@@ -93,6 +93,31 @@ def create(spark: SparkSession, root: str, table: Table) -> None:
     listed = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
     having = f" TBLPROPERTIES ({listed})" if properties else ""
     spark.sql(f"CREATE TABLE IF NOT EXISTS {name_of(root, table)} ({columns}) USING delta{by}{having}")
+
+
+def register(spark: SparkSession, root: str, catalog: str) -> None:
+    """
+    Name all tables below *root* in Spark's catalog, as external ones. Those that do not exist are created.
+
+    Args:
+        catalog: a schema, which is created if it does not exist; with a dot, behind the name of its catalog.
+
+    Raises:
+        LakeError: Spark keeps no catalog, or the schema has such a table of another lake.
+    """
+    if "." not in catalog and spark.conf.get("spark.sql.catalogImplementation") == "in-memory":
+        raise LakeError(
+            f"--catalog {catalog}: this Spark forgets its catalog when the job ends. In spark-defaults.conf, set "
+            "spark.sql.catalogImplementation to hive; or configure a catalog there, and give CATALOG.SCHEMA"
+        )
+    schema = ".".join(f"`{part}`" for part in catalog.split("."))
+    spark.sql(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+    for table in TABLES:
+        create(spark, root, table)
+        name, by_path = f"{schema}.{table.name}", name_of(root, table)
+        spark.sql(f"CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION {_quoted(path_of(root, table))}")
+        if len({spark.sql(f"DESCRIBE DETAIL {each}").collect()[0]["id"] for each in (name, by_path)}) > 1:
+            raise LakeError(f"--catalog {catalog} has the table {table.name} of another lake: give another one")
 
 
 def exists(spark: SparkSession, root: str, table: Table) -> bool:
@@ -224,8 +249,12 @@ def keeping() -> Iterator[Callable[[DataFrame], DataFrame]]:
 
 def _column(column: StructField) -> str:
     null = "" if column.nullable else " NOT NULL"
-    comment = column.metadata["comment"].replace("\\", "\\\\").replace("'", "\\'")
-    return f"`{column.name}` {column.dataType.simpleString()}{null} COMMENT '{comment}'"
+    return f"`{column.name}` {column.dataType.simpleString()}{null} COMMENT {_quoted(column.metadata['comment'])}"
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
 
 
 def _loaded(spark: SparkSession, root: str, table: Table) -> DataFrame | None:
