@@ -61,7 +61,7 @@ test-deploy: $(HELM) $(INSTALLED) java ## Check chart, images and alarms, some h
 	$(released)
 	HELM=$(HELM) RELEASE=$(RELEASE) $(BIN)/pytest tests/deploy
 
-wheel: $(INSTALLED) ## Build wheel and sources, in build/release
+wheel: $(INSTALLED) ## Build wheel and sources, and kafka_timers.zip for spark-submit, in build/release
 	@$(BIN)/python deploy/release.py $(RELEASE) --packages
 
 # Publishes nothing. With TAG=v0.2.0 the commit must be ready to be released as that.

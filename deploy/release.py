@@ -2,13 +2,15 @@
 Makes what a release has: `python deploy/release.py FOLDER` for `make release`, which tries it afterwards.
 
     kafka_timers-VERSION-py3-none-any.whl, kafka_timers-VERSION.tar.gz    the package and its sources
+    kafka_timers.zip                                                      the package for spark-submit's --py-files
     kafka-timers-VERSION.tgz                                              the Helm chart
     kafka-timers-docs-VERSION.zip                                         the site of the docs
     SHA256SUMS                                                            of the files above, for `sha256sum --check`
     notes.md                                                              what CHANGELOG.md says of the version
 
-FOLDER is made anew. `--packages` makes the first line alone. With `--tag` all must be ready for a release of that name:
-the version is in several files, and a release may contain no word of being none. deploy/images.sh makes the images.
+FOLDER is made anew. `--packages` makes the first two lines alone. With `--tag` all must be ready for a release of that
+name: the version is in several files, and a release may contain no word of being none. The images are made by
+deploy/images.sh.
 """
 
 import argparse
@@ -62,8 +64,11 @@ def disagreements(root: Path, tag: str = "") -> Iterator[str]:
 
 
 def packages(folder: Path) -> None:
-    """Build the wheel, by way of the sources, so that both are whole."""
+    """Build the wheel, by way of the sources, so that both are whole; and the wheel again as a zip."""
     _run(Path(sys.executable).with_name("uv"), "build", "--quiet", "--no-create-gitignore", "--out-dir", folder, ROOT)
+    # Executors import from an archive only if its name ends in .zip.
+    [wheel] = folder.glob("*.whl")
+    shutil.copy(wheel, folder / "kafka_timers.zip")
 
 
 def chart(folder: Path, helm: str, images: str) -> None:
@@ -114,7 +119,7 @@ def main() -> int:
     """Make the files, and tell what is wrong."""
     parser = argparse.ArgumentParser(description="Make what a release has.")
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--packages", action="store_true", help="make wheel and sources alone")
+    parser.add_argument("--packages", action="store_true", help="make wheel, zip and sources alone")
     parser.add_argument("--tag", default="", help="the name of the release, such as v0.2.0")
     parser.add_argument("--helm", default="helm")
     parser.add_argument("--images", default="", help="where the chart's images are, such as ghcr.io/owner")

@@ -77,7 +77,8 @@ def part_of(path: str) -> str:
     all others each file is a part, because the tests of a file may share a broker.
     """
     folder, name = path.split("/")[-2:]
-    is_of_the_lake = name.startswith("test_lake") and folder != "unit" and name != "test_lake_starts.py"
+    has_its_own = name in ("test_lake_starts.py", "test_lake_cluster.py")
+    is_of_the_lake = name.startswith("test_lake") and folder != "unit" and not has_its_own
     if folder != "spark" and not is_of_the_lake:
         return path
     is_beside_kafka = folder == "integration" and name != "test_lake_promoted.py"  # so both take as long
