@@ -1,8 +1,11 @@
 """A lake that does not promote: everything that a user asks says so, until it does again."""
 
 import asyncio
+import json
+import re
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from brokers import make_topic
@@ -36,6 +39,12 @@ async def service(bootstrap: str, prefix: str, tmp_path: Path):
         yield service
 
 
+def overdue_s(said: str) -> int:
+    """Return the seconds by which a parked timer is overdue, as *said*; 0 if it is not."""
+    found = re.search(r"is parked, and overdue by ([\d,]+) s: ", said)
+    return int(found[1].replace(",", "")) if found else 0
+
+
 async def test_it_is_told_while_promote_is_away_and_all_is_well_once_it_is_back(
     service: Service, tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -47,11 +56,20 @@ async def test_it_is_told_while_promote_is_away_and_all_is_well_once_it_is_back(
 
     await service.start("oscillator")
     worker = await service.firing("--horizon-s", str(HORIZON_S), "--query-port", str(free_port()))
+    console = await service.start("console", "--group", service.prefix + "workers")
+    await console.until("/livez", lambda status, _: status == 200)
+
+    async def shown(path: str) -> dict[str, Any]:
+        # It gives up after 3 s, on a machine with other work too.
+        return json.loads(await console.until(path, lambda status, _: status == 200))
+
+    now_s = int(time.time())
+    await service.until_sealed(now_s)
     assert "all is well" in (await service.status())[1]
     assert (await asked("list"))[0] == 0
+    assert (await shown("/v1/timers"))["lake"] == ""
 
     # Far when it was asked for, twenty minutes ago.
-    now_s = int(time.time())
     future = Future(callBackTopic=service.callbacks, callBack=b"v", timerId=TIMER_ID)
     await service.producer.send_and_wait(
         service.topics.requests,
@@ -67,16 +85,19 @@ async def test_it_is_told_while_promote_is_away_and_all_is_well_once_it_is_back(
     code, said = await service.status()
     assert (code, behind in said, "how many of 1 ever left to it" in said) == (1, True, True)
     code, said = await asked("find", TIMER_ID)
-    assert (code, "is parked, and overdue by 3" in said, behind in said) == (1, True, True)
+    assert (code, overdue_s(said) >= OVERDUE_S, behind in said) == (1, True, True)
     for command in ("list", "next", "ahead"):
         code, said = await asked(command)
         assert (code, behind in said) == (1, True)
+    for path in ("/v1/timers", "/v1/ahead", "/v1/topics"):
+        assert behind in (await shown(path))["lake"]
+    assert overdue_s((await shown(f"/v1/timers/{TIMER_ID}"))["problem"]) >= OVERDUE_S
 
     settings = LakeSettings(
         bootstrap=service.bootstrap, topic_prefix=service.prefix, lake=str(tmp_path / "lake"), horizon_s=HORIZON_S
     )
     land = lambda: land_once(spark, settings)  # noqa: E731
-    promoter = Promoter(spark, settings, HostClock(), bucket_s=60, wait_s=60, land=land)
+    promoter = Promoter(spark, settings, HostClock(), bucket_s=10, wait_s=60, land=land)
     # The one timer is late.
     assert await asyncio.to_thread(promoter.catch_up) == 1
     assert await service.callback_names(["v"]) == ["v"]
@@ -93,9 +114,9 @@ async def test_a_lake_that_has_stood_still_is_told_with_the_second_that_it_has_c
     now_s = int(time.time())
     await tell_closed(Kafka(service.bootstrap), service.prefix, now_s - 60, {})
     worker = await service.firing("--horizon-s", str(HORIZON_S))
-    await worker.until("/readyz", lambda status, body: status == 200 and "those due in the last 6" in body)
+    await worker.until("/readyz", lambda status, body: status == 200 and "those due in the last " in body)
     await service.until_sealed(now_s)
     code, said = await service.status()
     assert (code, "the lake has promoted timers up to" in said) == (1, True)
-    await tell_closed(Kafka(service.bootstrap), service.prefix, now_s + HORIZON_S, {})
+    await tell_closed(Kafka(service.bootstrap), service.prefix, int(time.time()) + HORIZON_S, {})
     assert "all is well" in (await service.status())[1]
