@@ -83,14 +83,17 @@ async def lake_progress(
     if told_s is None and far:
         log = TopicLog(cluster, Topics.of(prefix).requests, _LIMIT_S)
         appended = await asyncio.gather(*(_appended_s(log, number, seal) for number, seal in far.items()))
-        far_from_s = min((second for second in appended if second is not None), default=None)
+        # What has left the log was appended long ago, and may be due by now.
+        far_from_s = min(int(now_s) - horizon_s if second is None else second for second in appended)
     return LakeProgress(int(now_s), horizon_s, told_s, sum(seal.far.count for seal in far.values()), far_from_s)
 
 
 async def _appended_s(log: TopicLog, number: int, seal: Sealed) -> int | None:
     """Return a UNIX second before which no far request was appended, by *seal*; None if the log has none any more."""
     first = max(seal.horizon_from, (await log.bounds.starts([number]))[number])
-    async for records in log.pages(number, first, seal.fence, skips_deleted=True):
+    # A log that was made anew ends below what the seal has of the one before.
+    end = min(seal.fence, await log.bounds.end(number))
+    async for records in log.pages(number, first, end, skips_deleted=True):
         if records:
             return records[0].timestamp // 1000
     return None

@@ -91,4 +91,4 @@ class LakeWatch:
         numbers = self._cluster.partitions(Topics.of(self._prefix).sealed)
         tails = await asyncio.gather(*map(self._seals.seals, numbers))
         last = {number: latest(tail) for number, tail in zip(numbers, tails, strict=True)}
-        self._read = await lake_progress(self._cluster, self._prefix, last, 0)
+        self._read = await lake_progress(self._cluster, self._prefix, last, self._clock.wall_s())
