@@ -64,7 +64,7 @@ _LONGEST = tuple(
     f"test_{name}.py"
     for name in (
         *("three_brokers", "tutorials", "secured", "faults", "adapter_reader", "console", "dev", "console_pages"),
-        *("broker_away", "examples", "conditions", "oscillator", "sender", "bad_input"),
+        *("lake_cluster", "broker_away", "examples", "conditions", "oscillator", "sender", "bad_input"),
     )
 )
 
