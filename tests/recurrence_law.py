@@ -8,55 +8,25 @@ milliseconds. Schedules of one name have the same jitter, and make up for all th
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
 
+from kafka_timers.core.plan_history import Version, Written
 from kafka_timers.core.planning import EDGE_MS
-from kafka_timers.core.schedules import HOLD_PREFIX, Hold, Planned, Schedule, due_ms, timetable_of
+from kafka_timers.core.schedules import Planned, Schedule, due_ms, timetable_of
 
 # A cancel that is written later may be readable too late.
 _IN_TIME_MS = 2_500
 
 
-class Written(NamedTuple):
-    """A committed record of `timer-schedule` or of `timer-planned`."""
-
-    offset: int
-    appended_ms: int
-    key: bytes
-    value: bytes | None
+def _runs(version: Version, to_ms: int) -> Iterator[int]:
+    """Yield the runs of *version* from its record to *to_ms*."""
+    if version.schedule is not None and not version.hold.paused:
+        yield from timetable_of(version.schedule, version.hold).between(version.appended_ms - 1, to_ms)
 
 
-class Version(NamedTuple):
-    """What a schedule was from a record on; None for *schedule* has no runs."""
-
-    offset: int
-    appended_ms: int
-    schedule: Schedule | None
-    hold: Hold
-
-    def runs(self, to_ms: int) -> Iterator[int]:
-        """Yield its runs from its record to *to_ms*."""
-        if self.schedule is not None and not self.hold.paused:
-            yield from timetable_of(self.schedule, self.hold).between(self.appended_ms - 1, to_ms)
-
-    def has(self, run_ms: int) -> bool:
-        """Tell whether it has a run at *run_ms*, be that before its record or not."""
-        return self.schedule is not None and not self.hold.paused and timetable_of(self.schedule, self.hold).has(run_ms)
-
-
-def versions_in(records: Iterable[Written]) -> dict[bytes, list[Version]]:
-    """Return the versions of each schedule in the *records* of `timer-schedule`, in their order."""
-    found: dict[bytes, list[Version]] = defaultdict(list)
-    for record in records:
-        name = record.key.removeprefix(HOLD_PREFIX)
-        before = found[name][-1] if found[name] else Version(-1, 0, None, Hold())
-        schedule, hold = before.schedule, before.hold
-        if record.key != name:
-            hold = Hold.FromString(record.value or b"")
-        else:
-            schedule = None if record.value is None else Schedule.FromString(record.value)
-        found[name].append(Version(record.offset, record.appended_ms, schedule, hold))
-    return found
+def _has(version: Version, run_ms: int) -> bool:
+    """Tell whether *version* has a run at *run_ms*, be that before its record or not."""
+    schedule, hold = version.schedule, version.hold
+    return schedule is not None and not hold.paused and timetable_of(schedule, hold).has(run_ms)
 
 
 def plans_in(records: Iterable[Written]) -> dict[bytes, list[tuple[int, Planned | None]]]:
@@ -99,9 +69,9 @@ def law_of(
         waiting = {
             run_ms
             for run_ms in (has[-1] if has else ())
-            if run_ms < version.appended_ms < due_ms(name, example, run_ms) and version.has(run_ms)
+            if run_ms < version.appended_ms < due_ms(name, example, run_ms) and _has(version, run_ms)
         }
-        has.append(set(version.runs(end_ms)) | waiting)
+        has.append(set(_runs(version, end_ms)) | waiting)
     must, may = set[int](), set[int]()
     for run_ms in sorted(set().union(*has)):
         due = due_ms(name, example, run_ms)

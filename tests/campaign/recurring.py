@@ -20,11 +20,12 @@ from typing import Any
 
 from confluent_kafka import Message, Producer
 from partable import PartableCluster
-from recurrence_law import Written, law_of, plans_in, versions_in
+from recurrence_law import law_of, plans_in
 
 from campaign import topics
 from campaign.load import partition_of
 from campaign.stage import Stage
+from kafka_timers.core.plan_history import Written, versions_in
 from kafka_timers.core.planning import OWN_KEYS
 from kafka_timers.core.schedules import HOLD_PREFIX, CatchUp, Hold, Schedule, instant_text
 

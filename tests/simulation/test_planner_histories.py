@@ -17,10 +17,12 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from recurrence_law import Written, law_of, plans_in, versions_in
+from recurrence_law import law_of, plans_in
 
-from kafka_timers.core.planning import EDGE_MS, Plans
-from kafka_timers.core.schedules import HOLD_PREFIX, CatchUp, Hold, Schedule, instant_text, next_runs
+from kafka_timers.core.plan_history import Asked, Plan, Planning, Written, unplanned, versions_in
+from kafka_timers.core.planning import EDGE_MS, OWN_KEYS, Plans
+from kafka_timers.core.schedules import HOLD_PREFIX, CatchUp, Hold, Planned, Schedule, instant_text, next_runs
+from kafka_timers.core.wire import Future
 from kafka_timers.planner import schedule_log
 from simulation.assembly import Process
 from simulation.audit import PromiseError
@@ -77,6 +79,7 @@ class History:
         self._check()
         self._check_next(told, told_ms)
         self._check_another()
+        self._check_planning()
 
     # --- what people do ----------------------------------------------------------------------------------------------
 
@@ -204,8 +207,9 @@ class History:
         if not versions or versions[-1].schedule is None or versions[-1].hold.paused:
             return {}
         plans = plans_in(self._written(self._kafka.own.planned))[name]
-        _, _, schedule, hold = versions[-1]
-        return next_runs(name.decode(), schedule, now_ms, 999, hold, plans[-1][1] if plans else None)
+        last = versions[-1]
+        planned = plans[-1][1] if plans else None
+        return next_runs(name.decode(), last.schedule, now_ms, 999, last.hold, planned)
 
     def _check_next(self, told: dict[bytes, dict[int, int]], told_ms: int) -> None:
         fired, end_ms = self._fired(), _EPOCH_MS + int(self._story.now_s * 1000)
@@ -231,6 +235,29 @@ class History:
         plans.fill(step, 1 << 20)
         if step.requests:
             raise PromiseError(f"R6: another planner would write {step.requests[:3]}")
+
+    def _check_planning(self) -> None:
+        """Each plan follows from the one before, and has its requests."""
+        end_ms, own = _EPOCH_MS + int(self._story.now_s * 1000), self._kafka.own
+        versions = versions_in(self._written(own.schedules))
+        plans, asked = defaultdict(list), defaultdict(list)
+        for each in self._written(own.planned):
+            if not each.key.startswith(OWN_KEYS):
+                planned = None if each.value is None else Planned.FromString(each.value)
+                plans[each.key].append(Plan(each.offset, each.appended_ms, each.appended_ms, planned))
+        for record in self._kafka.logs[own.requests, 0].committed():
+            timer_id = Future.FromString(record.value or b"").timerId.encode()
+            about = Asked(0, record.offset, record.timestamp, timer_id, record.key, record.value)
+            asked[timer_id.rpartition(b"@")[0]].append(about)
+        for name in versions:
+            # With other time zones, a planner plans cron expressions anew.
+            if any(each.schedule is not None and each.schedule.HasField("cron") for each in versions[name]):
+                continue
+            planning = Planning(name, versions[name], (), asked[name], 0, end_ms)
+            if found := [*planning.faults(plans[name]), *unplanned(planning.left())]:
+                raise PromiseError(f"its planning is not as it was: {found[:3]}")
+            if planning.undecided:
+                raise PromiseError(f"{planning.undecided} plans are undecided")
 
 
 def lived(seed: int, trace: Callable[[str], None] | None = None) -> None:

@@ -47,8 +47,9 @@ from kafka_timers.core.schedules import (
 from kafka_timers.core.wire import Condition, Future
 from kafka_timers.errors import ScheduleError
 
-# Prefix of the planner's own keys on `timer-planned`.
+# Prefix of the planner's own keys on `timer-planned`, and the key under which it signs.
 OWN_KEYS = b"\0"
+PLANNER_KEY = OWN_KEYS + b"planner"
 
 # A run is requested at least this far ahead.
 AHEAD_MS = 60_000
@@ -63,12 +64,13 @@ _RUNS_MAX = 1_000
 
 # Kafka's own limit.
 _BYTES_MAX = 1_000_000
-_STEP_BYTES = 8 << 20
+# The requests of a step have about so many at most.
+STEP_BYTES = 8 << 20
 _WAKE = struct.Struct(">qI")
 _NEVER = -1
 
 
-class _Write(NamedTuple):
+class Write(NamedTuple):
     """A request: its timer id, key and value."""
 
     name: bytes
@@ -101,7 +103,7 @@ class Step:
     now_ms: int
     changed: list[bytes]
     due: list[bytes]
-    requests: list[_Write] = field(default_factory=list)
+    requests: list[Write] = field(default_factory=list)
     planned: dict[bytes, bytes | None] = field(default_factory=dict)
     refused: list[Refused] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
@@ -112,7 +114,7 @@ class Step:
     @property
     def is_full(self) -> bool:
         """Whether its requests have as many bytes as one transaction should have."""
-        return self.size >= _STEP_BYTES
+        return self.size >= STEP_BYTES
 
     @property
     def records(self) -> int:
@@ -270,7 +272,7 @@ class Plans:
         return bool(planned.schedule == offset and planned.digest == self._digest(name, value))
 
     def _digest(self, name: bytes, value: bytes | None) -> int:
-        return xxhash.xxh64_intdigest(b"" if value is None else value + self._holds.get(name, b""))
+        return digest_of(value, self._holds.get(name))
 
     # --- the next look at a schedule ----------------------------------------------------------------------------------
 
@@ -358,7 +360,7 @@ class Plans:
             left[run_ms] = due
             if planned.cancelled_ms < due <= now_ms + EDGE_MS:
                 cancel = Future(timerId=run_id(name.decode(), run_ms), cancel=True, condition=Condition.IF_PENDING)
-                step.requests.append(_Write(cancel.timerId.encode(), b"", cancel.SerializeToString()))
+                step.requests.append(Write(cancel.timerId.encode(), b"", cancel.SerializeToString()))
                 step.counts["cancelled"] += 1
         planned.cancelled_ms = max(planned.cancelled_ms, now_ms + EDGE_MS) if left else 0
         set_dropped(planned, left)
@@ -385,7 +387,7 @@ def _extend(
             asked for are the change's if they are due later.
     """
     schedule_id, now_ms = name.decode(), step.now_ms
-    through_ms, missed_ms = now_ms + AHEAD_MS + _stride_ms(name), now_ms - _MISSED_MS
+    through_ms, missed_ms = now_ms + AHEAD_MS + stride_ms(name), now_ms - _MISSED_MS
     asked, dropped = asked_in(planned), dropped_in(planned)
     after_ms = planned.planned_ms
 
@@ -401,7 +403,7 @@ def _extend(
         future.condition = Condition.IF_PENDING if run_ms in dropped else Condition.IF_ABSENT
         future.millis = due % 1000
         value = future.SerializeToString()
-        step.requests.append(_Write(future.timerId.encode(), b"%d" % (due // 1000), value))
+        step.requests.append(Write(future.timerId.encode(), b"%d" % (due // 1000), value))
         step.size += len(value)
         step.counts["replaced" if run_ms in dropped else "asked"] += 1
         dropped.pop(run_ms, None)
@@ -458,7 +460,13 @@ def _last_missed(
     return timetable.last_between(oldest_ms, due_ms) if last_ms is None else last_ms
 
 
-def _stride_ms(name: bytes) -> int:
+def digest_of(value: bytes | None, held: bytes | None) -> int:
+    """Return the number of a schedule's *value* and its hold's in a plan; with None for *value* it is deleted."""
+    return xxhash.xxh64_intdigest(b"" if value is None else value + (held or b""))
+
+
+def stride_ms(name: bytes) -> int:
+    """Return how much further than `AHEAD_MS` the runs of schedule *name* are requested."""
     return (_STRIDE_LEAST_S + xxhash.xxh32_intdigest(name) % _STRIDE_SPREAD_S) * 1000
 
 

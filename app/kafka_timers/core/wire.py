@@ -146,6 +146,9 @@ REASON_HEADER = REJECT_PREFIX + "reason"
 SECOND_LIMIT = 100_000_000_000
 
 
+# How long compaction leaves a record of `timer-planned` alone, so that the lake lands it.
+PLANNED_LAG_MS = 3_600_000
+
 # How long the service knows the id of a timer that has fired or was cancelled.
 ID_MEMORY_S = 3600
 ID_MEMORY_MS = ID_MEMORY_S * 1000

@@ -25,7 +25,7 @@ from kafka_timers.broker.producer import Producer
 from kafka_timers.clock import Clock
 from kafka_timers.core.calendar import TZDATA_VERSION
 from kafka_timers.core.callbacks import OVERHEAD_BYTES
-from kafka_timers.core.planning import OWN_KEYS, Plans, Step
+from kafka_timers.core.planning import OWN_KEYS, PLANNER_KEY, Plans, Step
 from kafka_timers.core.planning import Refused as NoSchedule
 from kafka_timers.core.routing import hash_of
 from kafka_timers.core.schedules import Planner
@@ -45,7 +45,6 @@ log = logging.getLogger(__name__)
 SCHEDULE_INVALID = "schedule-invalid"
 WHY_HEADER = REJECT_PREFIX + "why"
 
-_PLANNER_KEY = OWN_KEYS + b"planner"
 # Of one transaction. A second that begins meanwhile fires after it: 131 ms late with 4,000 records.
 _RECORDS_MAX = 500
 _READ_RECORDS = 500
@@ -156,7 +155,7 @@ class PlannedPartition:
         key = record.key or b""
         if not key.startswith(OWN_KEYS):
             self._plans.planned(key, record.value)
-        elif key == _PLANNER_KEY:
+        elif key == PLANNER_KEY:
             self._before = Planner.FromString(record.value or b"")
 
     def _take_schedule(self, record: SourceRecord) -> None:
@@ -206,7 +205,7 @@ class PlannedPartition:
             await self._ticked.wait()
         await self._plan()
         filling = Filling(self._producer.new_batch)
-        filling.add(self._topics.planned, self._number, self._wall_ms(), _PLANNER_KEY, me.SerializeToString())
+        filling.add(self._topics.planned, self._number, self._wall_ms(), PLANNER_KEY, me.SerializeToString())
         await self._commit(filling)
 
     async def _plan(self) -> None:
