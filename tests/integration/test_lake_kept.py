@@ -9,7 +9,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from kafka_timers.lake.maintain import expire, optimize
-from kafka_timers.lake.schema import AUDIT_SECONDS, BUCKETS, POSITIONS, REJECTED, REQUESTS, SEALS
+from kafka_timers.lake.schema import (
+    AUDIT_SECONDS,
+    BUCKETS,
+    PLANNED,
+    POSITIONS,
+    REJECTED,
+    REQUESTS,
+    SCHEDULES,
+    SEALS,
+)
 from kafka_timers.lake.tables import append, path_of, read
 from kafka_timers.settings import LakeSettings
 
@@ -92,6 +101,12 @@ def test_fired_requests_are_deleted_after_their_days_and_the_others_stay(
     days = spark.createDataFrame([("2026-12-01",), ("2027-01-01",)], "day string")
     append(completed(days.selectExpr("*", "0L AS offset"), REJECTED), root, REJECTED)
     append(completed(days.selectExpr("*", "0 AS partition"), AUDIT_SECONDS), root, AUDIT_SECONDS)
+    old, new = "2026-12-01", "2027-01-01"
+    kept = [(0, "a", "v", old), (1, "a", "v", old), (2, "b", "v", old), (3, "b", "v", new), (4, "c", None, old)]
+    for table in (SCHEDULES, PLANNED):
+        rows = spark.createDataFrame(kept, "offset long, key string, value string, day string")
+        binary = {name: F.col(name).cast("binary") for name in ("key", "value")}
+        append(completed(rows.withColumns(binary).withColumn("partition", F.lit(0)), table), root, table)
     landed = [("t", 0, 5, NOW - 50 * DAY_S), ("t", 0, 9, NOW - 40 * DAY_S), ("t", 0, 4, NOW)]
     columns = "topic string, partition int, position long, landed_s long"
     append(completed(spark.createDataFrame(landed, columns), POSITIONS), root, POSITIONS)
@@ -102,6 +117,9 @@ def test_fired_requests_are_deleted_after_their_days_and_the_others_stay(
     assert read(spark, root, REQUESTS).count() == 30
     assert [row.last for row in read(spark, root, SEALS).collect()] == [NOW]
     assert [row.day for row in read(spark, root, REJECTED).collect()] == ["2027-01-01"]
+    for table in (SCHEDULES, PLANNED):
+        # Of what is not deleted, the last record.
+        assert sorted(row.offset for row in read(spark, root, table).collect()) == [1, 3]
     assert sorted(row.position for row in read(spark, root, POSITIONS).collect()) == [4, 9]
 
     # However long nothing was sealed, the last seal stays: without it, pending requests would be taken for done.

@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +32,13 @@ from kafka_timers.errors import BrokerError, LakeError
 from kafka_timers.lake import tables
 from kafka_timers.lake.job_metrics import LakeMetrics
 from kafka_timers.lake.land import land, land_once
-from kafka_timers.lake.schema import REJECTED, REQUESTS, SEALS
+from kafka_timers.lake.schema import PLANNED, REJECTED, REQUESTS, SCHEDULES, SEALS
 from kafka_timers.lake.tables import name_of, read, read_positions, root_of
 from kafka_timers.runtime.child import Child
 from kafka_timers.settings import LakeSettings
 
 PARTITIONS = 2
+LANDED = attrgetter("requests", "sealed", "rejected", "schedules", "planned")
 
 
 @dataclass
@@ -73,7 +75,7 @@ class Lake:
         rows = read(self.spark, self.root, REQUESTS)
         assert (rows.count(), rows.select("partition", "offset").distinct().count()) == (count, count)
         async with consuming(self.settings.kafka) as consumer:
-            for topic in (self.names.requests, self.names.sealed, self.names.rejected):
+            for topic in LANDED(self.names):
                 where = [TopicPartition(topic, number) for number in range(PARTITIONS)]
                 ends = {tp.partition: end for tp, end in (await consumer.end_offsets(where)).items() if end}
                 positions = {number: at for number, at in read_positions(self.spark, self.root, topic).items() if at}
@@ -146,6 +148,8 @@ async def test_each_record_becomes_a_row_and_aborted_ones_do_not(lake: Lake) -> 
     await lake.producer.send_and_wait(lake.names.sealed, newer.SerializeToString(), b"1", partition=1)
     headers = [(f"timer-rejected-{name}", value) for name, value in (("reason", b"topic-unknown"), ("offset", b"5"))]
     await lake.producer.send_and_wait(lake.names.rejected, b"v", b"k", partition=0, headers=headers)
+    for topic, value in ((lake.names.schedules, b"v"), (lake.names.schedules, None), (lake.names.planned, b"p")):
+        await lake.producer.send_and_wait(topic, value, b"s", partition=1)
 
     await lake.land()
     rows = read(lake.spark, lake.root, REQUESTS).orderBy("offset").select("offset", "kind", "reason", "original")
@@ -164,6 +168,12 @@ async def test_each_record_becomes_a_row_and_aborted_ones_do_not(lake: Lake) -> 
     assert [tuple(row) for row in sealed] == [(1, now, 7, "w", FORMAT), (1, now + 1, 8, "", FORMAT)]
     [rejected] = read(lake.spark, lake.root, REJECTED).select("reason", "source_offset").collect()
     assert tuple(rejected) == ("topic-unknown", 5)
+    kept = [read(lake.spark, lake.root, table).orderBy("offset") for table in (SCHEDULES, PLANNED)]
+    columns = ("partition", "offset", "key", "value")
+    assert [[tuple(row) for row in rows.select(*columns).collect()] for rows in kept] == [
+        [(1, 0, b"s", b"v"), (1, 1, b"s", None)],
+        [(1, 0, b"s", b"p")],
+    ]
     await lake.assert_landed(7)
     assert read_positions(lake.spark, lake.root, lake.names.requests)[home] == 11
 

@@ -103,8 +103,18 @@ async def test_missing_topics_are_not_made_with_another_count_than_the_others_ha
                 "segment.ms": str(DAY_MS),
             },
         ),
-        ("timer-schedule", {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}),
-        ("timer-planned", {"cleanup.policy": "compact", "segment.ms": "3600000"}),
+        (
+            "timer-schedule",
+            {
+                "cleanup.policy": "compact",
+                "message.timestamp.type": "LogAppendTime",
+                "min.compaction.lag.ms": str(7 * DAY_MS),
+            },
+        ),
+        (
+            "timer-planned",
+            {"cleanup.policy": "compact", "segment.ms": "3600000", "min.compaction.lag.ms": "3600000"},
+        ),
         (
             "timer-door",
             {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime", "segment.ms": str(DAY_MS)},

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from kafka_timers.broker.requests import IN_SYNC_MIN
-from kafka_timers.core.wire import Topics
+from kafka_timers.core.wire import PLANNED_LAG_MS, Topics
 
 _DAY_MS, _HOUR_MS = 86_400_000, 3_600_000
 FOR_EVER = -1
@@ -88,14 +88,15 @@ def wanted_of(topics: Topics, horizon_s: int = 0, keep_s: int = 0) -> dict[str, 
                 "cleanup.policy": ("compact", "a schedule must never expire"),
                 "message.timestamp.type": append_time,
             },
-            also={},
+            also={"min.compaction.lag.ms": (str(7 * _DAY_MS), "audits may miss schedules of the last seven days")},
         ),
         topics.planned: Wanted(
             must={"cleanup.policy": ("compact", "the planning of a schedule must never expire")},
             also={
                 name: (value, "each takeover of a planner reads more, since each run writes a record")
                 for name, value in (("segment.ms", str(_HOUR_MS)), ("min.cleanable.dirty.ratio", "0.1"))
-            },
+            }
+            | {"min.compaction.lag.ms": (str(PLANNED_LAG_MS), "audits may miss the planning of the last hour")},
         ),
         topics.doors: Wanted(
             must={

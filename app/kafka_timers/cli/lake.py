@@ -82,7 +82,7 @@ def optimize(**given: Any) -> None:
 @options_of(LakeSettings)
 @count_option(
     "--keep-days",
-    "days to keep requests after they were due, and seals and rejected requests after they were written",
+    "days to keep requests after they were due, and seals, rejected requests and plans after they were written",
     required=True,
 )
 def expire(keep_days: int, **given: Any) -> None:

@@ -45,7 +45,7 @@ def land(
     **given: Any,
 ) -> None:
     """
-    Copy requests, seals and rejected requests to tables.
+    Copy requests, seals, rejected requests and schedules to tables.
 
     Each record is in its table exactly once, even if you kill the job. It runs
     until Ctrl-C or SIGTERM, and finishes the batch under way first. One process

@@ -1,5 +1,5 @@
 """
-timer-request, timer-sealed and timer-rejected → tables, each record once.
+The topics of the service → tables, each record once.
 
 Each topic has a streaming query of its own, with its checkpoint below root/_land. A batch is one commit to the topic's
 table, then one to `positions`, then one to the checkpoint:
@@ -48,8 +48,8 @@ from kafka_timers.lake.fence import Fence
 from kafka_timers.lake.job_metrics import LakeMetrics
 from kafka_timers.lake.live import refuse_made_anew
 from kafka_timers.lake.progress import batch_of
-from kafka_timers.lake.records import rejected_of, requests_of
-from kafka_timers.lake.schema import POSITIONS, REJECTED, REQUESTS, SEALS, Table
+from kafka_timers.lake.records import kept_of, rejected_of, requests_of
+from kafka_timers.lake.schema import PLANNED, POSITIONS, REJECTED, REQUESTS, SCHEDULES, SEALS, Table
 from kafka_timers.lake.sealed import seals_of
 from kafka_timers.lake.service import Landed, look_at_landed, topic_ids
 from kafka_timers.lake.session import kafka_options
@@ -226,19 +226,26 @@ def _land(
 def _sources(settings: LakeSettings) -> list[_Source]:
     names = Topics.of(settings.topic_prefix)
     counts = asyncio.run(topics.counts(settings.kafka, settings.topic_prefix))
-    missing = [name for name in (names.requests, names.sealed, names.rejected) if name not in counts]
-    if missing:
+    landed = {
+        names.requests: REQUESTS,
+        names.sealed: SEALS,
+        names.rejected: REJECTED,
+        names.schedules: SCHEDULES,
+        names.planned: PLANNED,
+    }
+    if missing := [name for name in landed if name not in counts]:
         raise LakeError(f"topic {missing[0]} is missing: create it with kafka-timers topics create")
     served = asyncio.run(served_counts(settings.kafka, settings.topic_prefix))[names.requests]
-    ids = asyncio.run(topic_ids(settings.kafka, [names.requests, names.sealed, names.rejected]))
-    as_requests, as_rejected = partial(requests_of, partitions=served), partial(rejected_of, requests=names.requests)
+    ids = asyncio.run(topic_ids(settings.kafka, landed))
+    rows_of: dict[str, Callable[[DataFrame], DataFrame]] = {
+        names.requests: partial(requests_of, partitions=served),
+        names.sealed: seals_of,
+        names.rejected: partial(rejected_of, requests=names.requests),
+    }
+    counts[names.requests] = served
     return [
-        _Source(topic, ids.get(topic, ""), partitions, table, rows_of, {})
-        for topic, partitions, table, rows_of in (
-            (names.requests, served, REQUESTS, as_requests),
-            (names.sealed, counts[names.sealed], SEALS, seals_of),
-            (names.rejected, counts[names.rejected], REJECTED, as_rejected),
-        )
+        _Source(name, ids.get(name, ""), counts[name], table, rows_of.get(name, kept_of), {})
+        for name, table in landed.items()
     ]
 
 

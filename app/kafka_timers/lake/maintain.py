@@ -29,10 +29,12 @@ from kafka_timers.lake.schema import (
     COPY,
     DELAYS_S,
     ID_KEY,
+    PLANNED,
     POSITIONS,
     REJECTED,
     REQUEST,
     REQUESTS,
+    SCHEDULES,
     SEALS,
     TABLES,
     Table,
@@ -164,7 +166,7 @@ def expire(spark: SparkSession, settings: LakeSettings, keep_days: int, now_s: i
     root, cutoff_s = tables.root_of(settings), now_s - now_s % _DAY_S - keep_days * _DAY_S
     refuse_blind_commits(spark, root)
     with tables.translated(root):
-        for expire_rows in (_expire_requests, _expire_seals, _expire_days, _expire_positions):
+        for expire_rows in (_expire_requests, _expire_seals, _expire_schedules, _expire_days, _expire_positions):
             until_alone(partial(expire_rows, spark, root, cutoff_s))
         for table in TABLES:
             if tables.exists(spark, root, table):
@@ -193,6 +195,16 @@ def _expire_seals(spark: SparkSession, root: str, cutoff_s: int) -> None:
     last = seals.where("through IS NULL").groupBy("partition").agg(F.max_by("offset", "end_ms").alias("offset"))
     ended = f"day < '{_day(cutoff_s)}'"
     _keep_only(spark, root, SEALS, ended, seals.where(ended).join(last, ["partition", "offset"], "left_semi"))
+
+
+def _expire_schedules(spark: SparkSession, root: str, cutoff_s: int) -> None:
+    ended = f"day < '{_day(cutoff_s)}'"
+    for table in (SCHEDULES, PLANNED):
+        rows = tables.read(spark, root, table)
+        # The last one of a key counts, unless that is a deletion.
+        last = rows.groupBy("partition", "key").agg(F.max("offset").alias("offset")).drop("key")
+        needed = rows.where(ended).where("value IS NOT NULL").join(last, ["partition", "offset"], "left_semi")
+        _keep_only(spark, root, table, ended, needed)
 
 
 def _expire_days(spark: SparkSession, root: str, cutoff_s: int) -> None:

@@ -90,6 +90,12 @@ def rejected_of(records: DataFrame, requests: str) -> DataFrame:
     return rows.withColumn("day", day_of(F.floor(F.col("appended_ms") / 1000)))
 
 
+def kept_of(records: DataFrame) -> DataFrame:
+    """Return the rows of `schedules` or `planned` for records of their topic, which are as in `requests_of`."""
+    rows = records.select("partition", "offset", _appended_ms(), F.unix_timestamp().alias("landed_s"), "key", "value")
+    return rows.withColumn("day", day_of(F.floor(F.col("appended_ms") / 1000)))
+
+
 def _appended_ms() -> Column:
     return F.unix_millis("timestamp").alias("appended_ms")
 

@@ -1,8 +1,8 @@
 """
 The lake's tables: the folder of each, its columns in order, their types and units.
 
-All are Delta tables below one root. Every row of `requests`, `seals` and `rejected` is one record of Kafka, named by
-(partition, offset). It is appended once, and only `lake forget` changes it.
+All are Delta tables below one root. Every row of the first five is one record of Kafka, named by (partition, offset).
+It is appended once, and only `lake forget` changes it.
 
 A seal's row keeps its bytes and few columns; `tables.read` reads the others from the bytes.
 The offsets that a seal names as ignored are left out, because they follow from the other columns.
@@ -10,6 +10,8 @@ The offsets that a seal names as ignored are left out, because they follow from 
     root/requests       each record of timer-request            partitioned by delay, due
     root/seals          each record of timer-sealed             partitioned by day
     root/rejected       each record of timer-rejected           partitioned by day
+    root/schedules      each record of timer-schedule           partitioned by day
+    root/planned        each record of timer-planned            partitioned by day
     root/positions      landed offsets, per batch
     root/buckets        buckets of seconds that are promoted
     root/audit_seconds  each audit's result for each seal       partitioned by day
@@ -228,6 +230,23 @@ REJECTED = Table(
     ("day",),
 )
 
+SCHEDULES, PLANNED = (
+    Table(
+        name,
+        _columns(
+            ("partition", IntegerType, False, f"of {topic}"),
+            ("offset", LongType, False, f"on {topic}"),
+            ("appended_ms", LongType, False, "UNIX milliseconds of the append"),
+            ("landed_s", LongType, False, "UNIX second in which this row was written"),
+            ("key", BinaryType, True, "the record's key as it came: the schedule's id, maybe behind a zero byte"),
+            ("value", BinaryType, True, "the record's value as it came"),
+            ("day", StringType, False, "day of the append, as 2030-01-31"),
+        ),
+        ("day",),
+    )
+    for name, topic in (("schedules", "timer-schedule"), ("planned", "timer-planned"))
+)
+
 POSITIONS = Table(
     "positions",
     _columns(
@@ -288,15 +307,15 @@ AUDIT_FINDINGS = Table(
     _columns(
         ("audited_s", LongType, False, "UNIX second in which the audit began; names it"),
         ("kind", StringType, False, "kind of the finding, as docs/lake.md lists it"),
-        ("partition", IntegerType, False, "of timer-request"),
-        ("offset", LongType, True, "of the request on timer-request; null where a seal is wrong"),
+        ("partition", IntegerType, False, "of timer-request; of timer-schedule where a schedule is wrong"),
+        ("offset", LongType, True, "of the request on timer-request; null where a seal or a schedule is wrong"),
         ("second", LongType, False, "UNIX second: of the request, else the last one of the seal"),
         ("detail", StringType, False, "in words"),
     ),
     of_small_rows=True,
 )
 
-TABLES = (REQUESTS, SEALS, REJECTED, POSITIONS, BUCKETS, AUDIT_SECONDS, AUDIT_FINDINGS)
+TABLES = (REQUESTS, SEALS, REJECTED, SCHEDULES, PLANNED, POSITIONS, BUCKETS, AUDIT_SECONDS, AUDIT_FINDINGS)
 
 
 def asked_ms() -> Column:

@@ -109,9 +109,15 @@ def acls_of(prefix: str, group: str, callbacks: str, door: str = "") -> list[Acl
         allow("worker", adapter_group(group, name), why, _READ, of="group")
 
     allow("lake", topics.requests, "landing and promoting requests", _READ, _WRITE, _CONFIGS)
-    for name, why in ((topics.sealed, "seals"), (topics.rejected, "refused requests"), (topics.oscillator, "ticks")):
+    for name, why in (
+        (topics.sealed, "seals"),
+        (topics.rejected, "refused requests"),
+        (topics.schedules, "recurring timers"),
+        (topics.planned, "progress of their planning"),
+        (topics.oscillator, "ticks"),
+        (topics.replies, "audit of answers"),
+    ):
         allow("lake", name, why, _READ)
-    allow("lake", topics.replies, "audit of answers", _READ)
     for name, is_prefix in map(_pattern, callbacks.split(",")):
         allow("lake", name, "audit of callbacks", _READ, is_prefix=is_prefix)
     allow("lake", lake_group(prefix), "progress of the lake, for the workers", _READ, of="group")
