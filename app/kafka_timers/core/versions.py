@@ -8,13 +8,15 @@ from typing import NamedTuple
 
 from kafka_timers.core.hour import over_ms
 from kafka_timers.core.keys import Copied
-from kafka_timers.core.wire import Condition, Reply, Sealed
+from kafka_timers.core.wire import ANSWER_HEADER, Condition, Reply, Sealed
 
 _VERSION = struct.Struct(">QHQQB")
 _COPIED = struct.Struct(">QQ")
 _SINCE = struct.Struct(">Q")
 _ANSWER = struct.Struct(">BBI")
 _OFFSET = struct.Struct(">Q")
+# A later program version may have left an answer with an outcome that this one does not know.
+_OUTCOMES = {number: name for name, number in Reply.Outcome.items()}
 
 
 class KnownFromError(Exception):
@@ -273,6 +275,23 @@ class Letter(NamedTuple):
     def size(self) -> int:
         """Return its approximate size in a seal, in bytes."""
         return len(self.topic) + len(self.key) + len(self.value) + 12
+
+
+def headers_of_reply(value: bytes) -> list[tuple[str, bytes | None]]:
+    """Return the headers of an answer, which tell clients without protobuf what its *value* tells the others."""
+    reply = Reply.FromString(value)
+    headers: list[tuple[str, bytes | None]] = [
+        (ANSWER_HEADER, _OUTCOMES.get(reply.outcome, str(reply.outcome)).encode()),
+        (f"{ANSWER_HEADER}-to", reply.asked.encode()),
+    ]
+    if reply.request:
+        headers += [
+            (f"{ANSWER_HEADER}-request", reply.request.encode()),
+            (f"{ANSWER_HEADER}-due-ms", b"%d" % (reply.second * 1000 + reply.millis)),
+        ]
+    if reply.waits:
+        headers.append((f"{ANSWER_HEADER}-waits", b"1"))
+    return headers
 
 
 class Withdrawn(NamedTuple):

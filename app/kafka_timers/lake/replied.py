@@ -3,17 +3,28 @@ Compare the answers to cancels and requests with the outcomes.
 
 An answer stays true for ever (docs/design.md, ADR-36), so it can be compared with the outcome. A timer that was
 cancelled or moved has not fired, and a timer with the answer `TOO_LATE` has. `UNKNOWN` is always legal, because an id
-may have been forgotten. The headers of an answer say all of this.
+may have been forgotten. The headers of an answer say all of this, and so does its value.
 """
 
+from collections.abc import Iterable, Iterator, Mapping
 from functools import reduce
+from typing import Any
 
+import pyarrow as pa
+from google.protobuf.message import DecodeError
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from kafka_timers.core.wire import ANSWER_HEADER
+from kafka_timers.core.versions import headers_of_reply
+from kafka_timers.core.wire import ANSWER_HEADER, Reply
+from kafka_timers.lake.arrow import record_batch
 from kafka_timers.lake.callback_records import place_in, text_in
-from kafka_timers.lake.schema import CANCEL, RECORD_KEY, REQUEST, about_records
+from kafka_timers.lake.schema import CANCEL, RECORD_KEY, REQUEST, about_records, asked_ms
+
+_PLACES = (
+    "partition int, offset bigint, topic string, at_ms bigint, outcome string, about_partition int, about_offset bigint"
+)
+_ANSWERS = f"{_PLACES}, timer_id string, due_ms bigint, odd string"
 
 
 def answers_of(records: DataFrame) -> DataFrame:
@@ -22,7 +33,8 @@ def answers_of(records: DataFrame) -> DataFrame:
 
     Returns:
         partition int and offset bigint of the answered record, topic string, at_ms bigint, outcome string, and
-        about_offset bigint: offset of the request that the answer is about, in the same partition, or null.
+        about_offset bigint: offset of the request that the answer is about, in the same partition, or null; and of its
+        value timer_id string, due_ms bigint, and odd string: what is wrong with it in itself, or null.
     """
     (partition, offset), (about_partition, about_offset) = (
         place_in(f"{ANSWER_HEADER}-{name}") for name in ("to", "request")
@@ -35,8 +47,33 @@ def answers_of(records: DataFrame) -> DataFrame:
         text_in(ANSWER_HEADER).alias("outcome"),
         about_partition.alias("about_partition"),
         about_offset.alias("about_offset"),
+        "key",
+        "value",
+        "headers",
     )
-    return answers.where(F.col("offset").isNotNull() & F.col("outcome").isNotNull())
+    answers = answers.where(F.col("offset").isNotNull() & F.col("outcome").isNotNull())
+    return answers.mapInArrow(_with_values, _ANSWERS)
+
+
+def _with_values(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    names = [column.split()[0] for column in _PLACES.split(", ")]
+    for batch in batches:
+        rows = [(*(row[name] for name in names), *_in_value(row)) for row in batch.to_pylist()]
+        yield record_batch(rows, _ANSWERS)
+
+
+def _in_value(row: Mapping[str, Any]) -> tuple[str | None, int | None, str | None]:
+    """Return timer id and due of the value of an answer, and what is wrong with it."""
+    try:
+        reply, wanted = Reply.FromString(row["value"] or b""), headers_of_reply(row["value"] or b"")
+    except DecodeError:
+        return None, None, "its value is no answer"
+    due_ms = reply.second * 1000 + reply.millis or None
+    if [(each["key"], each["value"]) for each in row["headers"]] != wanted:
+        return reply.timerId, due_ms, "its value says something else than its headers"
+    if row["key"] != reply.timerId.encode():
+        return reply.timerId, due_ms, "its key is not the timer id in its value"
+    return reply.timerId, due_ms, None
 
 
 def answer_findings(
@@ -57,7 +94,12 @@ def answer_findings(
         findings of the kind answer about the record that asked, with the columns `schema.FINDING`.
     """
     named = requests.where(F.col("kind").isin(REQUEST, CANCEL)).select(
-        *RECORD_KEY, "kind", "appended_ms", "sent_from", F.col("asks.reply_topic").alias("reply_topic")
+        *RECORD_KEY,
+        "kind",
+        "appended_ms",
+        "sent_from",
+        F.col("timer_id").alias("own_id"),
+        F.col("asks.reply_topic").alias("reply_topic"),
     )
     about = outcomes.select(
         F.col("partition").alias("about_partition"),
@@ -65,13 +107,25 @@ def answer_findings(
         # It is sealed and was not rejected.
         (F.col("fence").isNotNull() & F.col("taken_by").isNull() & F.col("reason").isNull()).alias("has_fired"),
         F.col("taken_by").isNotNull().alias("is_taken"),
+        asked_ms().alias("own_ms"),
     )
     asked_s = F.floor(F.col("at_ms") / 1000)
     given = answers.where(asked_s.between(first, last))
     both = given.join(about, ["about_partition", "about_offset"], "left")
-    both = both.join(named.select(*RECORD_KEY, "kind"), [*RECORD_KEY], "left")
+    both = both.join(named.select(*RECORD_KEY, "kind", "own_id"), [*RECORD_KEY], "left")
     says = F.col("outcome")
     untrue = F.coalesce(
+        F.when(F.col("odd").isNotNull(), F.format_string("answered %s in %s, and %s", says, "topic", "odd")),
+        F.when(
+            F.col("timer_id") != F.col("own_id"),
+            F.format_string("answered %s in %s, about another timer id", says, "topic"),
+        ),
+        F.when(
+            F.col("due_ms") != F.col("own_ms"),
+            F.format_string(
+                "answered %s in %s, with another time than that of request %d", says, "topic", "about_offset"
+            ),
+        ),
         F.when(
             says.isin("CANCELLED", "MOVED") & F.col("has_fired"),
             F.format_string("answered %s in %s, and request %d has fired", says, "topic", "about_offset"),

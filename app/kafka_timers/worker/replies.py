@@ -16,11 +16,9 @@ from kafka_timers.clock import Clock
 from kafka_timers.core.callbacks import Target
 from kafka_timers.core.refused import Reason
 from kafka_timers.core.routing import hash_of
-from kafka_timers.core.versions import Letter
-from kafka_timers.core.wire import ANSWER_HEADER, Reply
+from kafka_timers.core.versions import Letter, headers_of_reply
 from kafka_timers.runtime.filling import BATCH_BYTES, Filling
 from kafka_timers.runtime.metrics import WorkerMetrics
-from kafka_timers.runtime.rejecting import Headers
 from kafka_timers.runtime.targets import KEEP_S, KEEP_UNKNOWN_S, TopicLookup
 
 log = logging.getLogger(__name__)
@@ -28,8 +26,6 @@ log = logging.getLogger(__name__)
 _START_S = 10.0
 # A topic that takes no replies is told of so often.
 _TELL_S = 10.0
-# A later program version may have left an answer with an outcome that this one does not know.
-_OUTCOMES = {number: name for name, number in Reply.Outcome.items()}
 
 
 class _AgainError(KafkaError):  # type: ignore[misc]  # aiokafka has no types
@@ -94,7 +90,7 @@ class KafkaReplies:
         filling, now_ms, dated = Filling(producer.new_batch), int(self._clock.wall_s() * 1000), self._is_dated()
         for letter in letters:
             at = hash_of(letter.key) % target.partitions
-            filling.add(topic, at, now_ms, letter.key, letter.value, _headers_of(letter))
+            filling.add(topic, at, now_ms, letter.key, letter.value, headers_of_reply(letter.value))
         try:
             await asyncio.gather(*(self._deliver(producer, target, *each, dated=dated) for each in filling.all()))
         except KafkaError as error:
@@ -151,20 +147,3 @@ class KafkaReplies:
             told = {name: until_s for name, until_s in self._told_until_s.items() if until_s > now_s}
             self._told_until_s = told | {topic: now_s + _TELL_S}
             log.warning("%d replies are lost, since topic %s does not take them: %s", self._lost.pop(topic), topic, why)
-
-
-def _headers_of(letter: Letter) -> Headers:
-    """Return the content of *letter* as headers, for clients without protobuf."""
-    reply = Reply.FromString(letter.value)
-    headers: Headers = [
-        (ANSWER_HEADER, _OUTCOMES.get(reply.outcome, str(reply.outcome)).encode()),
-        (f"{ANSWER_HEADER}-to", reply.asked.encode()),
-    ]
-    if reply.request:
-        headers += [
-            (f"{ANSWER_HEADER}-request", reply.request.encode()),
-            (f"{ANSWER_HEADER}-due-ms", b"%d" % (reply.second * 1000 + reply.millis)),
-        ]
-    if reply.waits:
-        headers.append((f"{ANSWER_HEADER}-waits", b"1"))
-    return headers
