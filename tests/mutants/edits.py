@@ -19,7 +19,7 @@ from copy import deepcopy
 from functools import partial
 from typing import NamedTuple
 
-Mark = str | int | float | None
+Mark = str | bytes | int | float | None
 
 
 class Slot(NamedTuple):

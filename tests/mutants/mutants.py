@@ -531,7 +531,7 @@ MUTANTS = [
     Mutant("a hold is forgotten at once", "Plans._hold", put("None", "_holds", "1/2")),
     Mutant("a hold that was taken back stays", "Plans._hold", drop("pop")),
     Mutant("a hold counts with the next change alone", "Plans._hold", drop("_take")),
-    Mutant("a hold is no part of what was planned by", "planning.digest_of", binary("_0", "held")),
+    Mutant("a hold is no part of what was planned by", "planning.digest_of", binary("_0", b"")),
     Mutant("a run that is skipped fires", "Timetable.next_after", never("_skipped_ms")),
     Mutant("a day without runs has some", "Timetable.next_after", put("None", "end_of")),
     Mutant("a change undoes what another client has changed meanwhile", "Schedules._edit", put("None", "get", "2/2")),

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import itertools
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -19,16 +20,20 @@ from brokers import administering, delete_records
 from forged import forged
 from honest_lake import TOPIC_PARTITIONS, Came, callback_of, id_in
 from lake_rows import HORIZON_S, RECORD, of
+from planner_stand_in import PlannerStandIn
 from pyspark.sql import Row, SparkSession
 
 from kafka_timers.core.chain import Day
-from kafka_timers.core.routing import hash_of
+from kafka_timers.core.plan_history import Written
+from kafka_timers.core.routing import hash_of, partition_of
+from kafka_timers.core.schedules import Planned, Schedule, run_id
 from kafka_timers.core.sums import fired_digest_of, hash_of_record
-from kafka_timers.core.wire import Callback, Copy, Forwarded, Future, Header, last_second_of
+from kafka_timers.core.versions import headers_of_reply
+from kafka_timers.core.wire import Callback, Copy, Forwarded, Future, Header, Reply, last_second_of
 from kafka_timers.dev.broker import EmbeddedKafka
 from kafka_timers.lake import audit as audits
 from kafka_timers.lake.records import requests_of
-from kafka_timers.lake.schema import CANCEL, POSITIONS, REJECTED, REQUEST, REQUESTS, SEALS
+from kafka_timers.lake.schema import CANCEL, PLANNED, POSITIONS, REJECTED, REQUEST, REQUESTS, SCHEDULES, SEALS
 from kafka_timers.lake.sealed import seals_of
 from kafka_timers.lake.service import Service
 from kafka_timers.lake.tables import append, constant, root_of
@@ -37,7 +42,7 @@ from kafka_timers.v1.sealed_pb2 import Sealed
 
 FIRST, LAST = 5000, 5200
 COUNTS = {"t": TOPIC_PARTITIONS, "u": TOPIC_PARTITIONS, "s": 2, "r": 1}
-FENCE = 26
+FENCE = 28
 PAGE = Path(__file__).parents[2] / "docs" / "lake.md"
 
 
@@ -52,7 +57,7 @@ REQUESTED = [
     asked(5010),
     asked(5010, Future(callBackRecord=Callback(topic="t", key=b"\xff", partition=1))),
     asked(5011, Future(callBackRecord=Callback(topic="t", value=b"", partitionKey=b"p"))),
-    asked(5011, timerId="a", replyTopic="r"),
+    asked(5011, timerId="a", replyTopic="r", tombstoneTopic="s", tombstoneKey="ak"),
     asked(0, Future(timerId="a", cancel=True, replyTopic="r"), appended_s=5001),
     asked(5012, timerId="b", tombstoneTopic="s", tombstoneKey="sk"),
     asked(90_000, timerId="c"),
@@ -70,11 +75,18 @@ REQUESTED = [
     asked(90_000),
     asked(5100, timerId="e"),
     asked(0, Future(timerId="e", cancel=True), appended_s=5050),
+    asked(5150, appended_s=5090),  # a run of a schedule
+    asked(0, Future(timerId="nobody", cancel=True), appended_s=5091),
 ]
-FIRED = {4000: [10], 5010: [0, 1, 2], 5011: [3], 5012: [6, 8, 9], 5100: [11, 12, 17], 5102: [14]}
+FIRED = {4000: [10], 5010: [0, 1, 2], 5011: [3], 5012: [6, 8, 9], 5100: [11, 12, 17], 5102: [14], 5150: [22]}
 FAR = (7, 17, 19)
+REFUSED, REJECT = 15, 16
+REASONS = {REFUSED: "key-not-a-second", REJECT: "topic-unknown"}
+RUN, CANCEL_OF_NOBODY = 22, 23
+RUN_S, PLANS_FROM_S = 5150, 5040
+PLANS_END = 3000
 # Behind those of `REQUESTED`, a record that is sent on to the next partition, and one that came from the one before.
-REFUSED, REJECT, FOREIGN, ARRIVED = 15, 16, 22, 23
+FOREIGN, ARRIVED = 24, 25
 
 
 def sent_from(number: int, offset: int = FOREIGN) -> Forwarded:
@@ -92,6 +104,8 @@ def asked_in(number: int, *, is_true: bool = False) -> list[tuple[int, int, Futu
         if asked.timerId:
             future.timerId = id_in(number, len(FAULTS), asked.timerId)
         every.append((appended_s, due_s, future))
+    [run] = planner_of(number).asked
+    every[RUN] = (*every[RUN][:2], Future.FromString(run.value or b""))
     ids = (id_in(each, len(FAULTS), "f") for each in ((number + 1) % len(FAULTS), number))
     foreign, arrived = (Future(callBackTopic="t", callBack=b"v", timerId=each) for each in ids)
     arrived.forwarded.CopyFrom(sent_from(number))
@@ -102,6 +116,25 @@ def asked_in(number: int, *, is_true: bool = False) -> list[tuple[int, int, Futu
     return every
 
 
+def moments(*at_s: int) -> Schedule:
+    """Return a schedule with runs at these seconds."""
+    schedule = Schedule()
+    schedule.instants.at_ms[:] = [each * 1000 for each in at_s]
+    schedule.callback.callBackTopic, schedule.callback.callBack = "t", b"run"
+    return schedule
+
+
+@cache
+def planner_of(number: int) -> PlannerStandIn:
+    """Return the planner of a schedule whose run is asked for in partition *number*."""
+    names = (f"s{each}" for each in itertools.count())
+    name = next(each for each in names if partition_of(run_id(each, RUN_S * 1000), len(FAULTS)) == number)
+    planner = PlannerStandIn()
+    planner.put(name.encode(), moments(RUN_S), PLANS_FROM_S * 1000)
+    planner.ticks(PLANS_FROM_S, LAST)
+    return planner
+
+
 # Of each seal its last second, its fence, the fired and the rejected requests.
 SEALED = [
     (4999, 11, [10], []),
@@ -110,7 +143,7 @@ SEALED = [
     (5012, FENCE, FIRED[5012], []),
     (5099, FENCE, [], []),
     (5100, FENCE, FIRED[5100], []),
-    (5200, FENCE, FIRED[5102], []),
+    (5200, FENCE, FIRED[5102] + FIRED[5150], []),
 ]
 
 
@@ -144,7 +177,8 @@ class History:
     Attributes:
         rows: of `requests`.
         seals: their values.
-        rejected: offsets of the requests on timer-rejected.
+        rejected: reasons of the requests on timer-rejected, by offset.
+        schedules, planned: records of timer-schedule and timer-planned.
         came: to callback, tombstone and reply topics.
         told: other columns of rows of `seals`, by the second that they end with.
     """
@@ -152,9 +186,16 @@ class History:
     number: int
     rows: list[Row]
     seals: list[bytes]
-    rejected: list[int] = field(default_factory=lambda: [REFUSED, REJECT])
+    rejected: dict[int, str] = field(default_factory=lambda: dict(REASONS))
+    schedules: list[Written] = field(default_factory=list)
+    planned: list[Written] = field(default_factory=list)
     came: list[Came] = field(default_factory=list)
     told: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+    def plan(self, planner: PlannerStandIn) -> None:
+        """Have the records of *planner* too, but for its requests."""
+        self.schedules += planner.schedules
+        self.planned += planner.planned
 
     def row(self, of: int, **other: Any) -> None:
         """Have the row of a request say something else."""
@@ -222,11 +263,13 @@ def came_of(number: int, offset: int, at_ms: int, *, is_true: bool = False) -> C
     return callback_of(number, offset, due_s, future, at_ms)
 
 
-def answer(number: int, offset: int, outcome: bytes, about: int | None = None, at_s: int = 5001) -> Came:
-    headers = [("timer-answer", outcome), ("timer-answer-to", b"%d:%d" % (number, offset))]
+def answer(number: int, offset: int, outcome: str, about: int | None = None, at_s: int = 5001) -> Came:
+    timer_id = asked_in(number)[offset][2].timerId
+    reply = Reply(timerId=timer_id, outcome=outcome, asked=f"{number}:{offset}")
     if about is not None:
-        headers.append(("timer-answer-request", b"%d:%d" % (number, about)))
-    return Came(offset, "r", b"id", b"", list(headers), at_s * 1000)
+        reply.request, reply.second = f"{number}:{about}", REQUESTED[about][1]
+    value = reply.SerializeToString()
+    return Came(offset, "r", timer_id.encode(), value, headers_of_reply(value), at_s * 1000)
 
 
 def honest(number: int, rows: list[Row], *, is_true: bool = False) -> History:
@@ -237,12 +280,14 @@ def honest(number: int, rows: list[Row], *, is_true: bool = False) -> History:
     ]
     came.append(Came(6, "s", b"sk", None, [("timer-request", b"%d:6" % number)], 5_012_020))
     came += [
-        answer(number, 4, b"UNKNOWN", at_s=4900),
-        answer(number, 5, b"CANCELLED", 4),
-        answer(number, 13, b"UNKNOWN", at_s=4900),
-        answer(number, 14, b"MOVED", 13, at_s=5060),
+        answer(number, 4, "UNKNOWN", at_s=4900),
+        answer(number, 5, "CANCELLED", 4),
+        answer(number, 13, "UNKNOWN", at_s=4900),
+        answer(number, 14, "MOVED", 13, at_s=5060),
     ]
-    return History(number, rows, sealed(number, rows), came=came)
+    history = History(number, rows, sealed(number, rows), came=came)
+    history.plan(planner_of(number))
+    return history
 
 
 Fault = Callable[[History], object]
@@ -301,7 +346,7 @@ def put_in(history: History) -> None:
 def stopped(history: History) -> None:
     """Have the service stand still from 5100 on."""
     history.seals = history.seals[:5]
-    for gone in (11, 12, 17, 14):
+    for gone in (11, 12, 17, 14, RUN):
         history.drop(gone)
 
 
@@ -309,14 +354,91 @@ def row_is_doubled(history: History) -> None:
     history.rows = [*history.rows, next(row for row in history.rows if row["offset"] == 11)]
 
 
-def says(of: int, outcome: bytes, about: int | None = None) -> Fault:
+def says(of: int, outcome: str, about: int | None = None) -> Fault:
     """Return the fault that an answer says something else."""
 
     def plant(history: History) -> None:
-        told = history.at("r", of)
-        told.headers = answer(history.number, of, outcome, about).headers
+        told, other = history.at("r", of), answer(history.number, of, outcome, about)
+        told.headers, told.value = other.headers, other.value
 
     return plant
+
+
+def in_value(of: int, **other: Any) -> Fault:
+    """Return the fault that the value of an answer says something else, and its headers do not."""
+
+    def plant(history: History) -> None:
+        told = history.at("r", of)
+        reply = Reply.FromString(told.value or b"")
+        reply.MergeFrom(Reply(**other))
+        told.value = reply.SerializeToString()
+
+    return plant
+
+
+def about_another(history: History) -> None:
+    """Have the answer to a cancel be about another id, and be consistent in itself."""
+    told = history.at("r", 5)
+    reply = Reply.FromString(told.value or b"")
+    reply.timerId = "another"
+    told.key, told.value = b"another", reply.SerializeToString()
+
+
+def at_another_time(history: History) -> None:
+    """Have the answer to a cancel tell another time of the timer, in its value and in its headers."""
+    told = history.at("r", 5)
+    reply = Reply.FromString(told.value or b"")
+    reply.second += 1
+    told.value = reply.SerializeToString()
+    told.headers = headers_of_reply(told.value)
+
+
+def rejects(of: int, reason: str) -> Fault:
+    """Return the fault that timer-rejected has a record, or says something else of it."""
+    return lambda history: history.rejected.update({of: reason})
+
+
+def other_schedule(at_s: int = 5160, last: int = LAST) -> PlannerStandIn:
+    """Return the planner of one more schedule, by the ticks up to *last*."""
+    planner = PlannerStandIn(begins=1000)
+    planner.put(b"other", moments(at_s), PLANS_FROM_S * 1000)
+    planner.ticks(PLANS_FROM_S, last)
+    return planner
+
+
+def passed_over(history: History) -> None:
+    """Have a planner pass over a run."""
+    planner = other_schedule()
+    plan = Planned.FromString(planner.planned[-1].value or b"")
+    plan.ClearField("asked_ms")
+    plan.runs = 0
+    planner.planned[-1] = planner.planned[-1]._replace(value=plan.SerializeToString())
+    history.plan(planner)
+
+
+def held(history: History) -> None:
+    """Have a schedule paused, and another one deleted."""
+    for name, begins in ((b"paused", 1000), (b"deleted", 2000)):
+        planner = PlannerStandIn(begins=begins)
+        planner.put(name, moments(5160), PLANS_FROM_S * 1000)
+        planner.ticks(PLANS_FROM_S, 5049)
+        if name == b"paused":
+            planner.hold(name, 5_050_000, paused=True)
+        else:
+            planner.put(name, None, 5_050_000)
+        planner.ticks(5050, LAST)
+        history.plan(planner)
+
+
+def never_planned(history: History) -> None:
+    """Have a schedule that no planner has read."""
+    planner = other_schedule(last=0)
+    history.plan(planner)
+
+
+def schedule_is_changed(history: History) -> None:
+    """Have somebody change the record of a schedule once it is planned."""
+    history.schedules = [each._replace(value=moments(RUN_S + 1).SerializeToString()) for each in history.schedules]
 
 
 def first(of: int) -> Callable[[History], Came]:
@@ -372,6 +494,16 @@ def both(*changes: Callable[[int, Changed], None]) -> Callable[[int, Changed], N
     return change
 
 
+def run_again(number: int, every: Changed) -> None:
+    """Have a run asked for twice."""
+    every[CANCEL_OF_NOBODY] = every[RUN]
+
+
+def run_otherwise(number: int, every: Changed) -> None:
+    """Have a run asked for with another value than its schedule has."""
+    every[RUN][2].callBack = b"forged"
+
+
 def sealed_anew(history: History) -> None:
     """Have somebody write all seals anew, by the changed requests and callbacks."""
     history.seals = sealed(history.number, history.rows)
@@ -400,6 +532,8 @@ CHANGES: Mapping[str, Callable[[int, Changed], None]] = {
     "what was not to be sent on arrives": arrives(ARRIVED, FOREIGN - 1),
     "what was sent on arrives with another value": arrives(19),
     "an id that was forgotten": arrives(ARRIVED, callBack=b"w"),
+    "a run is asked for twice": run_again,
+    "a run is asked for with another value than its schedule has": run_otherwise,
 }
 # The seal of second 5012 is as if it had not been landed.
 LEFT_OUT: Found = [
@@ -422,7 +556,7 @@ FAULTS: Mapping[str, tuple[Fault, Found]] = {
         [("unsealed", None, "is sealed up to 4999, timer-sealed has no more of it, and the time range ends at 5200")],
     ),
     "the last seals are dropped": (
-        lambda history: (history.seals.pop(), history.drop(14)),
+        lambda history: (history.seals.pop(), history.drop(14), history.drop(RUN)),
         [("unsealed", None, "is sealed up to 5100")],
     ),
     "the service stands still": (
@@ -448,12 +582,12 @@ FAULTS: Mapping[str, tuple[Fault, Found]] = {
     ),
     # --- content of the seals
     "a seal counts one more": (
-        lambda history: history.seal(6, due=2, fired=2),
-        [("seal-count", None, "sealed due 2, fired 2, rejected 0")],
+        lambda history: history.seal(6, due=3, fired=3),
+        [("seal-count", None, "sealed due 3, fired 3, rejected 0")],
     ),
     "a seal says that another one has fired": (
         lambda history: history.seal(6, fired_digest=fired_digest_of(history.number, [13])),
-        [("seal-digest", None, "sealed due 1, fired 1, rejected 0")],
+        [("seal-digest", None, "sealed due 2, fired 2, rejected 0")],
     ),
     "a seal is written anew, with other counts of what was withdrawn": (
         lambda history: history.seal(3, cancelled=7, moved=7, pending=7),
@@ -472,7 +606,7 @@ FAULTS: Mapping[str, tuple[Fault, Found]] = {
         LEFT_OUT,
     ),
     "the last row of seals has another second, as if more were sealed": (
-        lambda history: (history.told.update({5200: {"last": 90_000}}), history.drop(14)),
+        lambda history: (history.told.update({5200: {"last": 90_000}}), history.drop(14), history.drop(RUN)),
         [("unsealed", None, "is sealed up to 5100")],
     ),
     "a row of seals has another value": (lambda history: history.told.update({5012: {"value": b"v"}}), LEFT_OUT),
@@ -496,12 +630,12 @@ FAULTS: Mapping[str, tuple[Fault, Found]] = {
     ),
     "the lake has lost a far request that waits": (
         lambda history: history.without(19),
-        [("unread", None, "2 far, 1 cancels)")],
+        [("unread", None, "2 far, 2 cancels)")],
     ),
     "the lake has lost a cancel": (
         lambda history: history.without(21),
         [
-            ("unread", None, "(0 cancels)"),
+            ("unread", None, "1 cancels)"),
             ("seal-count", None, "the difference is request N:20, which is not in the seal"),
             ("missing", 20, "no callback in t"),
         ],
@@ -548,12 +682,69 @@ FAULTS: Mapping[str, tuple[Fault, Found]] = {
         [("altered", 19, "its record says something else of timer_id")],
     ),
     "timer-rejected has lost what was refused": (
-        lambda history: history.rejected.remove(REFUSED),
+        lambda history: history.rejected.pop(REFUSED),
         [("not-rejected", 15, "timer-rejected does not have it")],
     ),
     "timer-rejected has lost what was rejected when it was due": (
-        lambda history: history.rejected.remove(REJECT),
+        lambda history: history.rejected.pop(REJECT),
         [("seal-count", None, "expected due 2, fired 2, rejected 0"), ("missing", 16, "no callback in gone")],
+    ),
+    "a reject with another reason": (
+        rejects(REFUSED, "too-large"),
+        [("reject", REFUSED, "rejected (too-large), and the record was refused (key-not-a-second)")],
+    ),
+    "a reject of a request, as if it were none": (
+        rejects(REJECT, "key-missing"),
+        [("reject", REJECT, "rejected (key-missing), and the record is a request")],
+    ),
+    "a reject of no record": (
+        rejects(26, "topic-unknown"),
+        [("reject", 26, "rejected (topic-unknown), and timer-request has no such record")],
+    ),
+    "a reject of a request that waits": (
+        rejects(7, "topic-unknown"),
+        [("reject", 7, "rejected (topic-unknown) before it was due")],
+    ),
+    "a reject of a cancelled request": (
+        rejects(4, "topic-unknown"),
+        [("reject", 4, "rejected (topic-unknown), and record 5 had withdrawn it")],
+    ),
+    "a reject of a cancel": (
+        rejects(5, "topic-unknown"),
+        [("reject", 5, "rejected (topic-unknown), and the record is a cancel, which was not refused")],
+    ),
+    # --- recurring timers
+    "a schedule is paused, and another one deleted": (held, NONE),
+    "a run is planned, and never asked for": (
+        lambda history: history.plan(other_schedule()),
+        [("run", None, "run other@1970-01-01T01:26:00Z was planned, and not asked for")],
+    ),
+    "the planner passes over a run": (
+        passed_over,
+        [
+            (
+                "run",
+                None,
+                "at offset 1002 of timer-planned passes over the run of 1970-01-01T01:26:00Z",
+            )
+        ],
+    ),
+    "a run is asked for twice": (lambda _: None, [("run", CANCEL_OF_NOBODY, "is asked for, and no plan has it")]),
+    "a run is asked for with another value than its schedule has": (
+        lambda _: None,
+        [("run", RUN, "is asked for otherwise than its schedule says")],
+    ),
+    "a schedule stops": (
+        lambda history: history.plan(other_schedule(5180, last=5041)),
+        [("schedule", None, "schedule other has stopped: nobody has asked for its run of 1970-01-01T01:26:20Z")],
+    ),
+    "a schedule is never planned": (
+        never_planned,
+        [("schedule", None, "has stopped: its record at offset 1000 of timer-schedule was never planned")],
+    ),
+    "a schedule is changed once it is planned": (
+        schedule_is_changed,
+        [("schedule", None, "is not planned by its record at offset 0 of timer-schedule")],
     ),
     # --- callbacks
     "dropped": (lambda history: history.drop(1), [("missing", 1, "no callback in t")]),
@@ -570,8 +761,8 @@ FAULTS: Mapping[str, tuple[Fault, Found]] = {
         [("unexpected", 10, "callback in t, and its request was done")],
     ),
     "names no known request": (
-        lambda history: renamed(history, 1, 24),
-        [("missing", 1, "no callback"), ("unexpected", 24, "timer-request has no such request")],
+        lambda history: renamed(history, 1, 26),
+        [("missing", 1, "no callback"), ("unexpected", 26, "timer-request has no such request")],
     ),
     "names what is beyond the log": (
         lambda history: renamed(history, 1, 4711, 5_050_000),
@@ -642,26 +833,46 @@ FAULTS: Mapping[str, tuple[Fault, Found]] = {
         lambda history: setattr(history.at("s", 6), "key", b"other"),
         [("content", 6, "its tombstone is not the one that was asked for in s")],
     ),
+    "a tombstone of a cancelled timer": (
+        lambda history: history.came.append(Came(4, "s", b"ak", None, [("timer-request", b"N:4")], 5_011_020)),
+        [("content", 4, "it has a tombstone, and was not to fire")],
+    ),
     "a tombstone that is none": (
         lambda history: setattr(history.at("s", 6), "value", b""),
         [("content", 6, "its tombstone is not the one")],
     ),
     "no answer": (lambda history: history.drop(5, ["r"]), [("answer", 5, "no answer in r")]),
     "cancelled, and it has fired": (
-        says(5, b"CANCELLED", 1),
+        says(5, "CANCELLED", 1),
         [("answer", 5, "answered CANCELLED in r, and request 1 has fired")],
     ),
     "moved, by a cancel": (
-        says(5, b"MOVED", 4),
+        says(5, "MOVED", 4),
         [("answer", 5, "answered MOVED in r, and the record that asked is a cancel")],
     ),
     "too late, and it was withdrawn": (
-        says(5, b"TOO_LATE", 4),
+        says(5, "TOO_LATE", 4),
         [("answer", 5, "answered TOO_LATE in r, and request 4 was withdrawn")],
     ),
     "ignored, and it counts": (
-        says(14, b"IGNORED", 13),
+        says(14, "IGNORED", 13),
         [("answer", 14, "answered IGNORED in r, and the record that asked took effect")],
+    ),
+    "an answer's value says something else than its headers": (
+        in_value(5, outcome="TOO_LATE"),
+        [("answer", 5, "answered CANCELLED in r, and its value says something else than its headers")],
+    ),
+    "an answer's value is none": (
+        lambda history: setattr(history.at("r", 5), "value", b"\xff"),
+        [("answer", 5, "answered CANCELLED in r, and its value is no answer")],
+    ),
+    "an answer about another timer id": (
+        about_another,
+        [("answer", 5, "answered CANCELLED in r, about another timer id")],
+    ),
+    "an answer with another time": (
+        at_another_time,
+        [("answer", 5, "answered CANCELLED in r, with another time than that of request 4")],
     ),
     # --- records that were sent on
     "a seal counts one less that was sent on": (
@@ -684,7 +895,7 @@ FAULTS: Mapping[str, tuple[Fault, Found]] = {
         lambda _: None,
         [("forwarded", FOREIGN, "with another key or value")],
     ),
-    "an id that was forgotten": (says(5, b"UNKNOWN"), NONE),
+    "an id that was forgotten": (says(5, "UNKNOWN"), NONE),
     # --- meant
     "an hour is written anew, with all of its seals": (sealed_anew, [("published", None, "")]),
     "two changes cancel each other out in the sums": (
@@ -742,12 +953,20 @@ def landed(spark: SparkSession, root: str, histories: Iterable[History]) -> None
     seals = [Row(**(row.asDict() | others[row["partition"]].get(row["last"], {}))) for row in seals_of(frame).collect()]
     append(of(spark, seals, SEALS.columns), root, SEALS)
     rejected = [
-        (0, each.number * FENCE + at, 5_011_000, "refused", "timer-request", each.number, of, "1970-01-01")
+        (0, each.number * FENCE + at, 5_011_000, reason, "timer-request", each.number, of, "1970-01-01")
         for each in histories
-        for at, of in enumerate(each.rejected)
+        for at, (of, reason) in enumerate(each.rejected.items())
     ]
     append(constant(spark, rejected, REJECTED.columns), root, REJECTED)
-    positions = [("timer-request", each.number, FENCE, 1, None, None) for each in histories]
+    for table, name in ((SCHEDULES, "schedules"), (PLANNED, "planned")):
+        kept = [
+            (each.number, row.offset, row.appended_ms, row.appended_ms // 1000, row.key, row.value, "1970-01-01")
+            for each in histories
+            for row in getattr(each, name)
+        ]
+        append(constant(spark, kept, table.columns), root, table)
+    ends = {"timer-request": FENCE, "timer-planned": PLANS_END}
+    positions = [(topic, each.number, end, 1, None, None) for each in histories for topic, end in ends.items()]
     append(constant(spark, positions, POSITIONS.columns), root, POSITIONS)
 
 
@@ -805,7 +1024,8 @@ def told(spark: SparkSession, kafka: EmbeddedKafka, tmp_path_factory: pytest.Tem
     landed(spark, root_of(settings), histories)
     wanted = {"first": FIRST, "last": LAST, "callbacks": True, "late_ms": 2_000, "rows": True, "shown": 1_000}
     wanted |= {"batches": True, "chain": published}
-    return audits.audit(spark, settings, 10_000, service=Service("cluster", {}), **wanted)
+    service = Service("cluster", planned_ends=dict.fromkeys(range(len(FAULTS)), PLANS_END))
+    return audits.audit(spark, settings, 10_000, service=service, **wanted)
 
 
 @pytest.mark.parametrize("fault", FAULTS)

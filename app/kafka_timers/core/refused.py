@@ -40,6 +40,22 @@ class Reason(StrEnum):
     TOO_LARGE = "too-large"
 
 
+# Those of a request that is due: they depend on its callback topic.
+WHEN_DUE = frozenset(
+    (
+        Reason.TOPIC_UNKNOWN,
+        Reason.TOPIC_FORBIDDEN,
+        Reason.TOPIC_RESERVED,
+        Reason.TOPIC_NEEDS_KEY,
+        Reason.PARTITION_UNKNOWN,
+        Reason.TOPIC_REFUSED,
+        Reason.TOPIC_UNAVAILABLE,
+        Reason.TOO_LARGE,
+        Reason.UNREADABLE,
+    )
+)
+
+
 def pack_refused(reason: Reason, record: Record) -> bytes:
     """Return the row of a refused record."""
     return _packed(reason, record.key, record.value)

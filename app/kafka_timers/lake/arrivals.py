@@ -160,17 +160,20 @@ def _differing(row: Mapping[str, object]) -> list[str]:
 
 def tombstone_findings(outcomes: DataFrame, tombstones: DataFrame, kept: Iterable[str]) -> DataFrame:
     """
-    Return the faults (content) of the *tombstones* of timers that were due to fire by *outcomes*.
+    Return the faults (content) of the *tombstones* of timers that were due by *outcomes*.
 
     *kept* are the topics that keep each tombstone. Compaction deletes a tombstone once a later record has its key.
     """
-    wanted = fires(outcomes).where(F.col("reason").isNull() & F.col("asks.tombstone_topic").isNotNull())
+    asked = outcomes.where(F.col("asks.tombstone_topic").isNotNull())
+    is_due = F.col("fence").isNotNull() & F.col("taken_by").isNull() & F.col("reason").isNull()
     came = tombstones.groupBy(*RECORD_KEY).agg(F.collect_set(F.struct("topic", "hash")).alias("came"))
-    both = wanted.join(came, [*RECORD_KEY], "left")
+    both = asked.withColumn("is_due", is_due).join(came, [*RECORD_KEY], "left")
     topic = F.col("asks.tombstone_topic")
     is_other = F.exists("came", lambda each: (each["topic"] != topic) | (each["hash"] != F.col("asks.tombstone")))
-    detail = F.when(is_other, F.format_string("its tombstone is not the one that was asked for in %s", topic)).when(
-        F.col("came").isNull() & topic.isin(list(kept)), F.format_string("no tombstone in %s", topic)
+    detail = (
+        F.when(~F.col("is_due"), F.when(F.col("came").isNotNull(), "it has a tombstone, and was not to fire"))
+        .when(is_other, F.format_string("its tombstone is not the one that was asked for in %s", topic))
+        .when(F.col("came").isNull() & topic.isin(list(kept)), F.format_string("no tombstone in %s", topic))
     )
     wrong = both.withColumn("detail", detail).where(F.col("detail").isNotNull())
     return about_records(wrong, "content", F.col("detail"))

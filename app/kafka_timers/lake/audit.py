@@ -18,7 +18,7 @@ import kafka_timers
 from kafka_timers.core.chain import Day
 from kafka_timers.core.wire import Topics
 from kafka_timers.lake.altered import altered_records, altered_rows
-from kafka_timers.lake.comparison import Comparison
+from kafka_timers.lake.comparison import Comparison, named_by
 from kafka_timers.lake.coverage import Coverage, coverage_of
 from kafka_timers.lake.covering import last_second
 from kafka_timers.lake.findings import (
@@ -30,9 +30,11 @@ from kafka_timers.lake.findings import (
     seal_findings,
     unpromoted,
     unrejected,
+    wrong_rejects,
 )
 from kafka_timers.lake.proof import broken_links, counted_between, records_in, tallied, unread
 from kafka_timers.lake.publish import changed_days, unpublished
+from kafka_timers.lake.scheduled import Scheduled
 from kafka_timers.lake.schema import AUDIT_FINDINGS, AUDIT_SECONDS, REQUESTS, SEALS, day_of
 from kafka_timers.lake.sent_on import sent_on_findings
 from kafka_timers.lake.service import Service
@@ -201,6 +203,9 @@ def _judge(
     lateness, unchecked = None, _unchecked(coverage, wanted)
     rejected = read_rejected(spark, root, Topics.of(settings.topic_prefix).requests)
     refused = within.refused().where(F.col("sealed_in") >= within.first)
+    # Partitions that were added to timer-request are not landed.
+    in_time = F.col("appended_ms").between(within.first * 1000, min(within.last * 1000 + 999, settled_ms))
+    judged = within.keep(rejected.where(in_time & (F.col("partition") < coverage.partitions)))
     findings = [
         gaps(within.sealed).where(F.col("second") >= within.first),
         coverage.findings(spark),
@@ -208,6 +213,11 @@ def _judge(
         sent_on_findings(refused, read(spark, root, REQUESTS), within.first, within.last, settled_ms),
         *_proof_of(spark, root, within, coverage.partitions if wanted.rows else None),
     ]
+    if not judged.isEmpty():
+        findings.append(wrong_rejects(judged, named_by(read(spark, root, REQUESTS), judged), outcomes))
+    scheduled = Scheduled(spark, settings, coverage, settled_ms)
+    findings.append(scheduled.findings(within.keep))
+    unchecked += scheduled.unchecked
     if wanted.chain:
         findings.append(changed_days(read(spark, root, SEALS), wanted.chain, coverage.first, coverage.last))
     if wanted.late_ms is not None:

@@ -6,6 +6,7 @@ second without a seal has one of three causes: nobody serves the partition, whic
 topic, and the landing is behind; or the cause is unknown, because no broker answers.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -35,6 +36,7 @@ class Coverage(NamedTuple):
         sealed: first and last second of the time range that can be judged, by partition; only partitions that have any.
         unsealed: partition, second and description for each partition that nobody has sealed up to the end.
         undecided: questions that could not be decided, each as a sentence.
+        planned_ends: see `Service`; empty if no broker answers.
     """
 
     first: int
@@ -43,6 +45,7 @@ class Coverage(NamedTuple):
     sealed: dict[int, tuple[int, int]]
     unsealed: list[tuple[int, int, str]]
     undecided: list[str]
+    planned_ends: Mapping[int, int]
 
     def findings(self, spark: SparkSession) -> DataFrame:
         """Return *unsealed* as kind string, partition int, offset bigint (null), second bigint, detail string."""
@@ -102,7 +105,7 @@ def coverage_of(
         )
         return {row["partition"]: row for row in found.collect()}
 
-    coverage = Coverage(first, last, partitions, {}, [], [])
+    coverage = Coverage(first, last, partitions, {}, [], [], service.planned_ends if service else {})
     known = ends(first)
     if len(known.keys() & set(range(partitions))) < partitions:
         known = ends(0) | known

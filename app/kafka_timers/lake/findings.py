@@ -11,8 +11,18 @@ from operator import and_, or_
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from kafka_timers.core.refused import WHEN_DUE, Reason
 from kafka_timers.lake.covering import counted_as, figures
-from kafka_timers.lake.schema import AUDIT_SECONDS, FORWARDED, RECORD_KEY, SEAL_KEY, about_records, about_seals
+from kafka_timers.lake.schema import (
+    AUDIT_SECONDS,
+    FORWARDED,
+    RECORD_KEY,
+    REFUSED,
+    REQUEST,
+    SEAL_KEY,
+    about_records,
+    about_seals,
+)
 
 # A sentence for each kind of finding, and the step to take.
 ADVICE = {
@@ -40,6 +50,13 @@ ADVICE = {
     "forwarded": "A record with the timer id of another partition was not sent on there once and as it was. If its "
     "timer has not fired, ask for it again. With at-least-once, a paused owner may have sent it on twice. Else find "
     "out which other program writes to timer-request.",
+    "reject": "The reject is none that a worker writes for this record. Find out which other program writes to "
+    "timer-rejected, or to the table rejected.",
+    "run": "A run of a recurring timer was not asked for as its schedule says. Find out which other program writes to "
+    "timer-schedule, timer-planned or timer-request, and whether `lake land` has given up records. If the run is "
+    "missing, ask for it with `kafka-timers schedule run`.",
+    "schedule": "The schedule is not planned as its records say. Run `kafka-timers status`: it shows whether planners "
+    "run. Then put the schedule again.",
     "missing": "The callback is not in its topic. If retention of that topic has not deleted it, schedule the timer "
     "again.",
     "doubled": "Receivers that read committed records have the callback more than once. With at-least-once this may "
@@ -62,6 +79,9 @@ ADVICE = {
     "unexpected": "The callback belongs to no request that was to fire. Find out which other program writes to this "
     "topic.",
 }
+
+# The clocks of brokers and oscillators differ by less.
+_CLOCKS_MS = 60_000
 
 # The counts in a seal.
 COUNTS = ("due", "fired", "rejected", "forwarded")
@@ -183,6 +203,46 @@ def unrejected(outcomes: DataFrame, rejected: DataFrame, settled_ms: int) -> Dat
     refused = refused.where(F.col("sealed_in").isNotNull() & (F.col("seal_appended_ms") <= settled_ms))
     detail = F.format_string("the record was refused (%s), and timer-rejected does not have it", "reason")
     return about_records(refused.join(rejected, [*RECORD_KEY], "left_anti"), "not-rejected", detail, second="sealed_in")
+
+
+def wrong_rejects(rejected: DataFrame, requests: DataFrame, outcomes: DataFrame) -> DataFrame:
+    """
+    Return a finding (reject) for each row of *rejected* that no worker can have written.
+
+    Args:
+        rejected: rows of `read_rejected`, of records that are landed.
+        requests: their records.
+        outcomes: those of requests that were due.
+    """
+    own = requests.select(*RECORD_KEY, "kind", "second", F.col("reason").alias("own_reason"))
+    taken = outcomes.where(F.col("taken_by").isNotNull()).select(*RECORD_KEY, "taken_by")
+    rows = rejected.join(own, [*RECORD_KEY], "left").join(taken, [*RECORD_KEY], "left")
+    kind, says = F.col("kind"), F.coalesce("reason", F.lit("no reason"))
+    is_early = F.col("appended_ms") < F.col("second") * 1000 - _CLOCKS_MS
+    # Of a record that nobody can read there is no row.
+    is_nothing = kind.isNull() & (says != Reason.UNREADABLE)
+    detail = F.coalesce(
+        F.when(is_nothing, F.format_string("rejected (%s), and timer-request has no such record", says)),
+        F.when(
+            (kind == REFUSED) & (F.col("own_reason") != says),
+            F.format_string("rejected (%s), and the record was refused (%s)", says, "own_reason"),
+        ),
+        F.when(
+            (kind == REQUEST) & ~says.isin(*WHEN_DUE),
+            F.format_string("rejected (%s), and the record is a request", says),
+        ),
+        F.when((kind == REQUEST) & is_early, F.format_string("rejected (%s) before it was due", says)),
+        F.when(
+            F.col("taken_by").isNotNull(),
+            F.format_string("rejected (%s), and record %d had withdrawn it", says, "taken_by"),
+        ),
+        F.when(
+            kind.isNotNull() & ~kind.isin(REFUSED, REQUEST),
+            F.format_string("rejected (%s), and the record is a %s, which was not refused", says, "kind"),
+        ),
+    )
+    wrong = rows.withColumn("detail", detail).where(F.col("detail").isNotNull())
+    return about_records(wrong, "reject", F.col("detail"), second=F.floor(F.col("appended_ms") / 1000))
 
 
 def _words(at_ms: Column, in_seconds: Column) -> Column:

@@ -24,10 +24,12 @@ class Service(NamedTuple):
     Attributes:
         cluster: id of the Kafka cluster.
         seal_ends: offset behind the last committed record, by partition of `timer-sealed`.
+        planned_ends: the same of `timer-planned`.
     """
 
     cluster: str = ""
     seal_ends: Mapping[int, int] = MappingProxyType({})
+    planned_ends: Mapping[int, int] = MappingProxyType({})
 
 
 class TopicFacts(NamedTuple):
@@ -50,11 +52,11 @@ class TopicFacts(NamedTuple):
 
 async def look_at(kafka: Kafka, prefix: str) -> Service:
     """Return the brokers' present facts."""
-    sealed = Topics.of(prefix).sealed
+    names = Topics.of(prefix)
     async with answering(kafka), Cluster.open(kafka) as cluster:
-        await cluster.look_up([sealed])
-        log = TopicLog(cluster, sealed)
-        return Service(cluster.id, await log.bounds.ends(log.numbers))
+        await cluster.look_up([names.sealed, names.planned])
+        logs = [TopicLog(cluster, name) for name in (names.sealed, names.planned)]
+        return Service(cluster.id, *[await log.bounds.ends(log.numbers) for log in logs])
 
 
 async def topic_ids(kafka: Kafka, topics: Collection[str]) -> dict[str, str]:
