@@ -15,6 +15,7 @@ from kafka_timers.core.refused import WHEN_DUE, Reason
 from kafka_timers.lake.covering import counted_as, figures
 from kafka_timers.lake.schema import (
     AUDIT_SECONDS,
+    FOREIGN,
     FORWARDED,
     RECORD_KEY,
     REFUSED,
@@ -228,8 +229,9 @@ def wrong_rejects(rejected: DataFrame, requests: DataFrame, outcomes: DataFrame)
             F.format_string("rejected (%s), and the record was refused (%s)", says, "own_reason"),
         ),
         F.when(
-            (kind == REQUEST) & ~says.isin(*WHEN_DUE),
-            F.format_string("rejected (%s), and the record is a request", says),
+            # Also a record that was to be sent on is rejected where the topic does not take it.
+            kind.isin(REQUEST, FOREIGN) & ~says.isin(*WHEN_DUE),
+            F.format_string("rejected (%s), and the record is a %s", says, kind),
         ),
         F.when((kind == REQUEST) & is_early, F.format_string("rejected (%s) before it was due", says)),
         F.when(
@@ -237,7 +239,7 @@ def wrong_rejects(rejected: DataFrame, requests: DataFrame, outcomes: DataFrame)
             F.format_string("rejected (%s), and record %d had withdrawn it", says, "taken_by"),
         ),
         F.when(
-            kind.isNotNull() & ~kind.isin(REFUSED, REQUEST),
+            ~kind.isin(REFUSED, REQUEST, FOREIGN),
             F.format_string("rejected (%s), and the record is a %s, which was not refused", says, "kind"),
         ),
     )
