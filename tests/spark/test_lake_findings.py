@@ -96,7 +96,7 @@ def test_a_clean_history_has_no_findings(spark: SparkSession, clean: History) ->
 def _second(
     first: int, last: int, fence: int, fired: list[int], rejected: int = 0, late: int = 0, p99: int = 0, top: int = 0
 ) -> tuple:
-    counts = (len(fired) + rejected, len(fired), rejected, digest_of(fired))
+    counts = (len(fired) + rejected, len(fired), rejected, 0, digest_of(fired))
     return (0, first, last, (last + 1) * 1000, fence, *counts, *counts, late, p99, top, True)
 
 
