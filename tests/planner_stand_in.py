@@ -1,10 +1,12 @@
 """A planner of one partition without brokers: what it writes as time goes by, in the form that `plan_history` takes."""
 
+import random
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kafka_timers.core.plan_history import Asked, Plan, Version, Written, versions_in
-from kafka_timers.core.planning import Plans
+from kafka_timers.core.planning import STEP_BYTES, Plans
 from kafka_timers.core.schedules import HOLD_PREFIX, Hold, Planned, Schedule
 
 
@@ -87,3 +89,42 @@ class PlannerStandIn:
         for each in self.asked:
             found[each.timer_id.rpartition(b"@")[0]].append(each)
         return found[name]
+
+
+def schedule(every_s: int = 10, payload: bytes = b"v", **more: object) -> Schedule:
+    message = Schedule(**more)  # type: ignore[arg-type]
+    message.interval.every_ms = every_s * 1000
+    message.callback.callBackTopic, message.callback.callBack = "t", payload
+    return message
+
+
+def lived(rng: random.Random, start_s: int, names: Sequence[bytes] = (b"a", b"b", b"c")) -> tuple[PlannerStandIn, int]:
+    """Return a planner that has lived through changes, outages and takeovers, and its last second."""
+    planner = PlannerStandIn(step_bytes=rng.choice((0, 0, STEP_BYTES - 200)))
+    paused = dict.fromkeys(names, False)
+    second, end = start_s, start_s + rng.randrange(300, 900)
+    while second < end:
+        dice, name, at_ms = rng.random(), rng.choice(names), second * 1000 - rng.randrange(2_000)
+        if dice < 0.02:
+            more = {
+                "catch_up": rng.randrange(4),
+                "catch_up_window_s": rng.choice((0, 30)),
+                "jitter_ms": rng.choice((0, 2_000, 30_000)),
+                "runs_max": rng.choice((0, 0, 9)),
+            }
+            message = schedule(rng.choice((1, 3, 7, 60)), **more)
+            if rng.random() < 0.3:
+                message.cron.expression = rng.choice(("*/5 * * * * *", "* * * * *", "nonsense"))
+            planner.put(name, message, at_ms)
+        elif dice < 0.025:
+            planner.put(name, None, at_ms)
+        elif dice < 0.035:
+            paused[name] = not paused[name]
+            planner.hold(name, at_ms, paused=paused[name], skipped_ms=[second * 1000 + 40_000])
+        elif dice < 0.045:
+            second += rng.choice((2, 20, 100))
+        elif dice < 0.055:
+            planner.restart()
+        planner.tick(second, rng.randrange(3_000))
+        second += 1
+    return planner, end

@@ -5,22 +5,14 @@ from collections.abc import Callable
 from datetime import datetime
 
 import pytest
-from planner_stand_in import PlannerStandIn
+from planner_stand_in import PlannerStandIn, lived, schedule
 
 from kafka_timers.core.plan_history import Asked, Fault, Planning, unplanned
-from kafka_timers.core.planning import STEP_BYTES
-from kafka_timers.core.schedules import CatchUp, Schedule, due_ms
+from kafka_timers.core.schedules import CatchUp, due_ms
 from kafka_timers.core.wire import PLANNED_LAG_MS, Condition, Future
 
 NAME = b"s"
 START_S = 1_893_500_000
-
-
-def schedule(every_s: int = 10, payload: bytes = b"v", **more: object) -> Schedule:
-    message = Schedule(**more)  # type: ignore[arg-type]
-    message.interval.every_ms = every_s * 1000
-    message.callback.callBackTopic, message.callback.callBack = "t", payload
-    return message
 
 
 def faults(
@@ -33,42 +25,9 @@ def faults(
     return [*planning.faults(plans), *unplanned(planning.left())], planning.undecided
 
 
-def lived(rng: random.Random) -> tuple[PlannerStandIn, int]:
-    """Return a planner that has lived through changes, outages and takeovers, and its last second."""
-    names = (b"a", b"b", b"c")
-    planner = PlannerStandIn(step_bytes=rng.choice((0, 0, STEP_BYTES - 200)))
-    paused = dict.fromkeys(names, False)
-    second, end = START_S, START_S + rng.randrange(300, 900)
-    while second < end:
-        dice, name, at_ms = rng.random(), rng.choice(names), second * 1000 - rng.randrange(2_000)
-        if dice < 0.02:
-            more = {
-                "catch_up": rng.randrange(4),
-                "catch_up_window_s": rng.choice((0, 30)),
-                "jitter_ms": rng.choice((0, 2_000, 30_000)),
-                "runs_max": rng.choice((0, 0, 9)),
-            }
-            message = schedule(rng.choice((1, 3, 7, 60)), **more)
-            if rng.random() < 0.3:
-                message.cron.expression = rng.choice(("*/5 * * * * *", "* * * * *", "nonsense"))
-            planner.put(name, message, at_ms)
-        elif dice < 0.025:
-            planner.put(name, None, at_ms)
-        elif dice < 0.035:
-            paused[name] = not paused[name]
-            planner.hold(name, at_ms, paused=paused[name], skipped_ms=[second * 1000 + 40_000])
-        elif dice < 0.045:
-            second += rng.choice((2, 20, 100))
-        elif dice < 0.055:
-            planner.restart()
-        planner.tick(second, rng.randrange(3_000))
-        second += 1
-    return planner, end
-
-
 @pytest.mark.parametrize("seed", range(30))
 def test_an_honest_history_has_no_fault(seed: int) -> None:
-    planner, end = lived(random.Random(seed))
+    planner, end = lived(random.Random(seed), START_S)
     assert [faults(planner, end, name) for name in planner.versions()] == [([], 0)] * len(planner.versions())
 
 
