@@ -109,7 +109,7 @@ WORKING = {
     "worker": {"schedules", "cli", "oscillator", "worker"},
     "serve": {"schedules", "cli", "oscillator", "console", "worker", "serve"},
     "dev": {"schedules", "cli", "oscillator", "console", "worker", "serve", "dev"},
-    "lake": {"cli", "oscillator", "lake"},
+    "lake": {"schedules", "cli", "oscillator", "lake"},
 }
 DEVELOPERS = {"test", "test-deploy"}
 # They are for programs, or for logins, and have no command line.
