@@ -42,12 +42,14 @@ class Call(NamedTuple):
         extra: the extra that it needs beside those of every command.
         code: how it ends; None if it runs until it is asked to end.
         says: words of its output, where nothing is missing.
+        suffices: another extra with all that it needs.
     """
 
     options: str = ""
     extra: str = ""
     code: int | None = 1
     says: str = NO_KAFKA
+    suffices: str = ""
 
 
 CALLS = {
@@ -78,7 +80,7 @@ CALLS = {
     "move": Call("some-id --in 3s"),
     "next": Call(extra="cli"),
     "oscillator": Call("--port {port}", "oscillator", None, f"no broker at {NOBODY}"),
-    "planner": Call("--port {port}", "worker", None, f"no Kafka answers at {NOBODY}"),
+    "planner": Call("--port {port}", "worker", None, f"no Kafka answers at {NOBODY}", suffices="lake"),
     "redrive": Call("timer-rejected:0:0"),
     "rejected": Call(),
     "schedule change": Call("some-id --note new", "schedules"),
@@ -212,12 +214,12 @@ class Environment:
 
     def lacks(self, path: str) -> str | None:
         """Return a pattern of the line that the command at *path* ends with where its extra is missing."""
-        first, needed = path.split()[0], CALLS[path].extra
+        first, needed, suffices = path.split()[0], CALLS[path].extra, CALLS[path].suffices
         if not self.extra:
             # A user who installs this extra has all that the command needs.
             advised = first if first in WORKING else "cli"
             return rf"Error: the command line needs click: pip install 'kafka-timers\[{advised}\]'\n"
-        if needed and needed not in self.working:
+        if needed and self.working.isdisjoint({needed, suffices}):
             return rf"Error: \w+ is not installed: pip install 'kafka-timers\[{needed}\]'\n"
         return None
 
