@@ -63,7 +63,7 @@ def test_small_files_become_few_and_requests_due_soon_are_sorted(
     before = read(spark, root, REQUESTS).count()
     assert (len(files(spark, root, soon)), len(files(spark, root, far))) == (3, 3)
 
-    spark.conf.set("spark.databricks.delta.optimize.maxFileSize", 35_000)
+    spark.conf.set("spark.databricks.delta.optimize.maxFileSize", 40_000)
     try:
         optimize(spark, settings, NOW)
         sorted_files, merged_files = files(spark, root, soon), files(spark, root, far)

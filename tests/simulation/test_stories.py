@@ -168,7 +168,7 @@ def test_a_worker_that_reads_too_slowly_says_so_while_seconds_fire_without_unrea
 
 def test_a_copy_from_the_lake_has_a_new_worker_read_the_records_since_its_decision() -> None:
     """The new one begins behind the request, which was left to the lake, and behind all that came after it."""
-    with told(horizon_s=5) as story:
+    with told(horizon_s=5, no_planner=True) as story:
         a = story.start("a", 0)
         far = story.request(20)
         for _ in range(6):

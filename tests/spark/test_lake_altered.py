@@ -11,7 +11,7 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType
 from kafka_timers.core.wire import Copy, Future
 from kafka_timers.lake.altered import altered_records, altered_rows
 from kafka_timers.lake.records import requests_of
-from kafka_timers.lake.schema import ASKS, REQUESTS
+from kafka_timers.lake.schema import ASKS, REQUESTS, SENT_FROM
 
 NOW_S = 1_800_000_000
 
@@ -59,6 +59,8 @@ def changed(rows: DataFrame, names: list[str], seed: int) -> DataFrame:
             other = F.concat(F.coalesce(value, none), some)
         elif column.name == "asks":
             other = F.when(value.isNull(), F.from_json(F.lit('{"reply_topic": "x"}'), ASKS))
+        elif column.name == "sent_from":
+            other = F.when(value.isNull(), F.from_json(F.lit('{"offset": 7}'), SENT_FROM))
         else:
             other = F.concat(F.coalesce(value, F.lit("")), F.lit("x"))
         rows = rows.withColumn(column.name, F.when(F.col("changed") == column.name, other).otherwise(value))

@@ -15,6 +15,9 @@ from kafka_timers.lake.service import Service
 from kafka_timers.lake.tables import append, constant, name_of, read, root_of, translated
 from kafka_timers.settings import LakeSettings
 
+# Nine audits, each of a copy of the lake.
+pytestmark = pytest.mark.chaos
+
 PARTITIONS, SECONDS = 2, 120
 
 
