@@ -142,6 +142,31 @@ async def test_topics_that_are_missing_are_named_with_the_steps_to_take(
         assert "--create-topics" in served.said()
 
 
+async def test_all_ports_that_are_taken_are_told_before_anything_starts(
+    bootstrap: str, prefix: str, tmp_path: Path
+) -> None:
+    async with serve(bootstrap, prefix, tmp_path, "--create-topics") as served:
+        with socket.create_server(("127.0.0.1", served.ports[3])), socket.create_server(("127.0.0.1", served.ports[4])):
+            async with asyncio.timeout(LIMIT_S):
+                assert await served.child.wait() == 1
+        told = f"ports that are taken: {served.ports[3]} (--query-port), {served.ports[4]} (--console-port)"
+        assert told in served.said()
+        assert "oscillator" not in served.said()
+
+
+async def test_a_record_of_a_shell_fires_with_the_line_of_the_readme(
+    bootstrap: str, prefix: str, tmp_path: Path
+) -> None:
+    door = f"{prefix}timers"
+    options = ("--create-topics", "--partitions", "4", "--door", f"headers={door}")
+    async with serve(bootstrap, prefix, tmp_path, *options) as served:
+        await until_ready(served)
+        async with Service(bootstrap, prefix, tmp_path / "service") as service:
+            headers = [("timer-delay", b"1s"), ("timer-callback-topic", service.callbacks.encode())]
+            await service.producer.send_and_wait(door, b"pay now", key=b"pay-7", headers=headers)
+            assert await service.callback_names(["pay now"]) == ["pay now"]
+
+
 async def test_what_cannot_start_ends_the_command_and_has_said_why(bootstrap: str, prefix: str, tmp_path: Path) -> None:
     (tmp_path / "data").write_text("no folder")
     async with serve(bootstrap, prefix, tmp_path, "--create-topics") as served:

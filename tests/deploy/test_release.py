@@ -42,7 +42,7 @@ async def test_the_line_of_the_readme_serves_a_kafka(
 ) -> None:
     [line] = re.findall(r"^uvx .*$", README.read_text(), re.MULTILINE)
     uvx, option, wheel, program, *serves = shlex.split(line)
-    assert serves == ["serve", "--bootstrap", "HOST:PORT", "--create-topics"]
+    assert serves == ["serve", "--bootstrap", "HOST:PORT", "--create-topics", "--door", "headers=timers"]
     # After a release it names the package in the index, where this one is not yet.
     name = f"kafka_timers-{VERSION}-py3-none-any.whl"
     assert wheel in (f"build/release/{name}[serve]", "kafka-timers[serve]")

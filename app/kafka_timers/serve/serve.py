@@ -6,14 +6,18 @@ these commands, on two hosts, are a redundant instance.
 """
 
 import asyncio
+import errno
 import logging
+import socket
 from collections.abc import Sequence
 from functools import partial
 
+from kafka_timers.adapters import door_topics
 from kafka_timers.broker import topics
+from kafka_timers.broker.topic_settings import Wanted
 from kafka_timers.console.console_settings import ConsoleSettings
 from kafka_timers.core.wire import Topics
-from kafka_timers.errors import TopicsError
+from kafka_timers.errors import SettingsError, TopicsError
 from kafka_timers.processes.gathered import Gathered
 from kafka_timers.processes.kept_worker import worker_part
 from kafka_timers.processes.start import tried
@@ -43,6 +47,7 @@ def run(settings: ServeSettings) -> int:
 
 async def _run(settings: ServeSettings) -> int:
     stop = stop_asked()
+    _refuse_taken_ports(settings)
     instance = Instance(settings.host, settings.port, parts_of(settings))
     await instance.health.start()
     try:
@@ -53,6 +58,33 @@ async def _run(settings: ServeSettings) -> int:
         await instance.health.stop()
 
 
+def _refuse_taken_ports(settings: ServeSettings) -> None:
+    """Name all ports that are taken, before any process joins a group and disturbs those of another instance."""
+    ports = [(settings.host, settings.port + next_one, "--port") for next_one in range(3)]
+    ports += [
+        (settings.query_host, settings.query_port, "--query-port"),
+        (settings.console_host, settings.console_port, "--console-port"),
+    ]
+    taken = [f"{port} ({option})" for host, port, option in ports if port and not _is_free(host, port)]
+    if taken:
+        raise SettingsError(
+            f"ports that are taken: {', '.join(taken)}. Give others; beside another instance on this host also another "
+            "--data-dir and --replica"
+        )
+
+
+def _is_free(host: str, port: int) -> bool:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
+        # Lingering connections of an earlier instance do not count.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, port))
+        except OSError as error:
+            # What else is wrong with an address its process tells.
+            return error.errno != errno.EADDRINUSE
+        return True
+
+
 async def _topics(settings: ServeSettings) -> list[str]:
     """Return the names of the service's topics once they exist."""
     if settings.create_topics:
@@ -61,6 +93,9 @@ async def _topics(settings: ServeSettings) -> list[str]:
             log.info("created %s with %d partitions", ", ".join(created.topics), settings.partitions)
         for left_out in created.left_out:
             log.warning("%s", left_out)
+        # A door reads its topic with any settings.
+        if doors := {topic: Wanted({}, {}) for _, topic in door_topics(settings.door)}:
+            await topics.make(settings.kafka, doors, settings.partitions)
     found = await topics.counts(settings.kafka, settings.topic_prefix)
     if missing := [name for name in Topics.of(settings.topic_prefix).needed if name not in found]:
         raise TopicsError(
@@ -133,4 +168,5 @@ class Instance:
             await asyncio.sleep(_LOOK_S)
         self._supervisor.has_started = True
         self.ready.set()
-        log.info("all is ready: %s", self.health.url)
+        console = next((kept.part.url for kept in self._supervisor.kept if kept.part.name == "console"), "none")
+        log.info("all is ready; health: %s, console: %s", self.health.url, console)

@@ -34,7 +34,7 @@ class ServeSettings(GroupSettings):
         console: settings of the console.
     """
 
-    create_topics: bool = setting(False, "create the service's topics that do not exist yet")
+    create_topics: bool = setting(False, "create topics of the service and of its doors that do not exist yet")
     partitions: int = setting(
         8,
         "partitions of topics that do not exist yet; you cannot change it later, and existing topics keep theirs",
