@@ -38,6 +38,7 @@ from kafka_timers.v1.schedule_pb2 import Schedule as Schedule
 
 LEAST_EVERY_MS = 1000
 _LIMIT_MS = SECOND_LIMIT * 1000
+_CATCH_UPS = frozenset(CatchUp.values())
 _WINDOW_S = 86_400
 _INSTANTS_MAX = 10_000
 _EXCEPT_MAX = 1_000
@@ -275,7 +276,7 @@ def _check(schedule: Schedule) -> None:
         raise ScheduleError(f"{schedule.jitter_ms} is more than a day: give milliseconds", field="jitter_ms")
     if schedule.until_ms and schedule.until_ms <= schedule.from_ms:
         raise ScheduleError(f"{schedule.until_ms} is not later than from_ms", field="until_ms")
-    if schedule.catch_up not in CatchUp.values():
+    if schedule.catch_up not in _CATCH_UPS:
         raise ScheduleError(f"{schedule.catch_up} is no choice of this version", field="catch_up")
     if len(schedule.except_dates) > _EXCEPT_MAX:
         raise ScheduleError(f"there are more than {_EXCEPT_MAX}: give fewer", field="except_dates")

@@ -16,6 +16,7 @@ from kafka_timers.errors import TopicsError
 from kafka_timers.planner.plan_metrics import PlannerMetrics
 from kafka_timers.planner.planner import SKEW_S, SchedulePlanner
 from kafka_timers.processes.start import tried
+from kafka_timers.runtime.collector import collect_seldom
 from kafka_timers.runtime.outlet import Outlet
 from kafka_timers.runtime.priority import PriorityGate
 from kafka_timers.runtime.probes import Probes
@@ -32,6 +33,7 @@ def run(settings: PlannerSettings) -> None:
     Raises:
         KafkaTimersError: the planner cannot start; the text says why.
     """
+    collect_seldom()
     asyncio.run(_run(settings))
 
 

@@ -9,7 +9,6 @@ import asyncio
 import ctypes
 import dataclasses
 import fcntl
-import gc
 import logging
 import socket
 from collections.abc import Collection, Iterator, Mapping
@@ -41,6 +40,7 @@ from kafka_timers.planner.plan_metrics import PlannerMetrics
 from kafka_timers.planner.planner import SchedulePlanner
 from kafka_timers.processes.kept_worker import keep_member_id, run_all
 from kafka_timers.processes.start import connected, find_out, tried
+from kafka_timers.runtime.collector import collect_seldom
 from kafka_timers.runtime.log_reader import LogReader
 from kafka_timers.runtime.metrics import WorkerMetrics
 from kafka_timers.runtime.outlet import Outlet
@@ -427,10 +427,7 @@ def run(settings: WorkerSettings) -> int:
         await Worker(settings).run(stop)
         return 0
 
-    # A busy second briefly holds some hundred thousand small objects, none of them in a cycle. With Python's default
-    # thresholds the collector walks through them again and again, for a quarter of the second's CPU time.
-    gc.freeze()
-    gc.set_threshold(500_000, 20, 20)
+    collect_seldom()
     _keep_memory()
     # Set as the policy, because Faust makes a loop of its own for the thread that reads ticks.
     asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
