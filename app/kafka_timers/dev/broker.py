@@ -7,11 +7,9 @@ its data in a folder, and the next start finds it there.
 
 import asyncio
 import base64
-import errno
 import os
 import random
 import shutil
-import socket
 import uuid
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -24,6 +22,7 @@ from aiokafka.errors import KafkaError
 from kafka_timers.dev import jars, java
 from kafka_timers.errors import KafkaSetupError
 from kafka_timers.runtime.child import Child
+from kafka_timers.runtime.http_server import is_free
 
 HOST = "127.0.0.1"
 
@@ -301,7 +300,7 @@ def free_port(*, inner: bool = False) -> int:
     """
     while True:
         port = random.choice(INNER_PORTS if inner else PORTS)  # noqa: S311  # not a secret
-        if port not in _returned and _is_free(port):
+        if port not in _returned and is_free(HOST, port):
             _returned.append(port)
             return port
 
@@ -313,20 +312,7 @@ def refuse_taken_port(port: int, who: str) -> None:
     Raises:
         KafkaSetupError: another program listens there.
     """
-    if not _is_free(port):
+    if not is_free(HOST, port):
         raise KafkaSetupError(
             f"port {port} on {HOST}, meant for {who}, is taken by another program: end that one, or give another port"
         )
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as listener:
-        # As Java does: lingering connections of an earlier broker do not count.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((HOST, port))
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                return False
-            raise
-    return True

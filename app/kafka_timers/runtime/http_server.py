@@ -1,6 +1,7 @@
 """A small HTTP server that a process starts and stops, on one address and port."""
 
 import errno
+import socket
 import ssl
 
 from aiohttp import web
@@ -61,6 +62,25 @@ class HttpServer:
         runner, self._runner = self._runner, None
         if runner is not None:
             await runner.cleanup()
+
+
+def is_free(host: str, port: int) -> bool:
+    """
+    Tell whether nobody listens on *host* and *port*.
+
+    Raises:
+        OSError: nobody can listen there for another reason.
+    """
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
+        # As servers do: lingering connections of an earlier one do not count.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return False
+            raise
+    return True
 
 
 def no_listening(host: str, port: int, error: OSError) -> SettingsError:

@@ -6,9 +6,7 @@ these commands, on two hosts, are a redundant instance.
 """
 
 import asyncio
-import errno
 import logging
-import socket
 from collections.abc import Sequence
 from functools import partial
 
@@ -22,6 +20,7 @@ from kafka_timers.processes.gathered import Gathered
 from kafka_timers.processes.kept_worker import worker_part
 from kafka_timers.processes.start import tried
 from kafka_timers.processes.supervisor import Part, Supervisor, env_of, own_command
+from kafka_timers.runtime.http_server import is_free, no_listening
 from kafka_timers.runtime.tasks import cancel, stop_asked
 from kafka_timers.serve.serve_settings import ServeSettings
 
@@ -65,24 +64,18 @@ def _refuse_taken_ports(settings: ServeSettings) -> None:
         (settings.query_host, settings.query_port, "--query-port"),
         (settings.console_host, settings.console_port, "--console-port"),
     ]
-    taken = [f"{port} ({option})" for host, port, option in ports if port and not _is_free(host, port)]
+    taken = []
+    for host, port, option in ports:
+        try:
+            if port and not is_free(host, port):
+                taken.append(f"{port} ({option})")
+        except OSError as error:
+            raise no_listening(host, port, error) from error
     if taken:
         raise SettingsError(
             f"ports that are taken: {', '.join(taken)}. Give others; beside another instance on this host also another "
             "--data-dir and --replica"
         )
-
-
-def _is_free(host: str, port: int) -> bool:
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
-        # Lingering connections of an earlier instance do not count.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((host, port))
-        except OSError as error:
-            # What else is wrong with an address its process tells.
-            return error.errno != errno.EADDRINUSE
-        return True
 
 
 async def _topics(settings: ServeSettings) -> list[str]:
