@@ -202,7 +202,8 @@ def _judge(
 
     lateness, unchecked = None, _unchecked(coverage, wanted)
     rejected = read_rejected(spark, root, Topics.of(settings.topic_prefix).requests)
-    refused = within.refused().where(F.col("sealed_in") >= within.first)
+    requests = read(spark, root, REQUESTS)
+    refused = within.keep(within.refused().where(F.col("sealed_in") >= within.first))
     # Partitions that were added to timer-request are not landed.
     in_time = F.col("appended_ms").between(within.first * 1000, min(within.last * 1000 + 999, settled_ms))
     judged = within.keep(rejected.where(in_time & (F.col("partition") < coverage.partitions)))
@@ -210,11 +211,11 @@ def _judge(
         gaps(within.sealed).where(F.col("second") >= within.first),
         coverage.findings(spark),
         unrejected(refused, rejected, settled_ms),
-        sent_on_findings(refused, read(spark, root, REQUESTS), within.first, within.last, settled_ms),
-        *_proof_of(spark, root, within, coverage.partitions if wanted.rows else None),
+        sent_on_findings(refused, requests, within.first, within.last, settled_ms),
+        *_proof_of(requests, within, coverage.partitions if wanted.rows else None),
     ]
     if not judged.isEmpty():
-        findings.append(wrong_rejects(judged, named_by(read(spark, root, REQUESTS), judged), outcomes))
+        findings.append(wrong_rejects(judged, named_by(requests, judged), outcomes))
     scheduled = Scheduled(spark, settings, coverage, settled_ms)
     findings.append(scheduled.findings(within.keep))
     unchecked += scheduled.unchecked
@@ -239,13 +240,12 @@ def _judge(
     return seconds, found, lateness, unchecked
 
 
-def _proof_of(spark: SparkSession, root: str, within: TimeRange, partitions: int | None) -> Iterator[DataFrame]:
+def _proof_of(requests: DataFrame, within: TimeRange, partitions: int | None) -> Iterator[DataFrame]:
     """
-    Yield findings about the requests that seals have counted, the links between seals, and changed rows of requests.
+    Yield findings about the *requests* that seals have counted, the links between seals, and changed rows of requests.
 
     If *partitions* is given, each request is judged again, as one of a topic with that many partitions.
     """
-    requests = read(spark, root, REQUESTS)
     # The seal before the time range counts the requests below the first fence.
     counted = counted_between(within.seals).where(F.col("last") >= within.first)
     appended = within.keep(within.appended)
