@@ -33,6 +33,7 @@ from kafka_timers.core.planned_runs import asked_in, drop, dropped_in, set_asked
 from kafka_timers.core.schedules import (
     HOLD_PREFIX,
     CatchUp,
+    Hold,
     Planned,
     Schedule,
     Timetable,
@@ -189,7 +190,7 @@ class Plans:
         if entry is not None and self._is_by(planned := _planned_in(entry), name, offset, value):
             # Drop earlier records of this schedule, which may still wait here.
             self._changed.pop(name, None)
-            self._set(name, planned, value)
+            self._set(name, _packed(_wake_ms(planned, is_deleted=value is None), planned.SerializeToString(), value))
             return
         self._changed[name] = _Record(offset, appended_ms, value)
 
@@ -261,7 +262,7 @@ class Plans:
             if entry is None:
                 self._entries.pop(name, None)
             else:
-                self._set(name, _planned_in(entry), _schedule_in(entry))
+                self._set(name, entry)
         if entries:
             return True
         self._due[: len(step.due) + step.done] = step.due[::-1]
@@ -276,9 +277,9 @@ class Plans:
 
     # --- the next look at a schedule ----------------------------------------------------------------------------------
 
-    def _set(self, name: bytes, planned: Planned, schedule: bytes | None) -> None:
-        wake_ms = _wake_ms(planned, is_deleted=schedule is None)
-        self._entries[name] = _packed(wake_ms, planned.SerializeToString(), schedule)
+    def _set(self, name: bytes, entry: bytes) -> None:
+        self._entries[name] = entry
+        wake_ms, _ = _WAKE.unpack_from(entry)
         if wake_ms == _NEVER:
             return
         second = wake_ms // 1000
@@ -307,7 +308,8 @@ class Plans:
         self._cancel(step, name, planned)
         if value is not None and planned.next_ms:
             # Since another planner took it, a library or a limit of a topic may have changed.
-            if found := self._times(step, name, _Record(planned.schedule, 0, value), is_checked=True):
+            hold = hold_from(self._holds.get(name))
+            if found := self._times(step, name, _Record(planned.schedule, 0, value), hold, is_checked=True):
                 _extend(step, name, *found, planned)
             else:
                 planned.next_ms = 0
@@ -324,22 +326,23 @@ class Plans:
         # A broker whose clock is ahead appends a record later than now.
         planned.planned_ms = min(max(planned.planned_ms, record.appended_ms - 1), edge_ms)
         planned.schedule, planned.digest, planned.next_ms = record.offset, self._digest(name, record.value), 0
-        found = None if record.value is None else self._times(step, name, record)
-        if found and not hold_from(self._holds.get(name)).paused:
+        hold = hold_from(self._holds.get(name))
+        found = None if record.value is None else self._times(step, name, record, hold)
+        if found and not hold.paused:
             # With new time zones, there is no other record.
             since_ms = record.appended_ms - 1 if record.appended_ms else step.now_ms
             _extend(step, name, *found, planned, range(since_ms, edge_ms))
         self._put(step, name, planned, record.value)
 
     def _times(
-        self, step: Step, name: bytes, record: _Record, *, is_checked: bool = False
+        self, step: Step, name: bytes, record: _Record, hold: Hold, *, is_checked: bool = False
     ) -> tuple[Schedule, Timetable] | None:
         """Return the schedule of *record* and its times; None if it cannot be planned, which refuses it."""
         value = record.value or b""
         try:
             check_record(name, value, self._bytes_max)
             schedule = schedule_from(value)
-            return schedule, timetable_of(schedule, hold_from(self._holds.get(name)), is_checked=is_checked)
+            return schedule, timetable_of(schedule, hold, is_checked=is_checked)
         except ScheduleError as error:
             step.refused.append(Refused(record.offset, name, value, str(error)))
             return None
@@ -373,7 +376,7 @@ class Plans:
             step.planned[name] = step.entries[name] = None
             return
         step.planned[name] = plan = planned.SerializeToString()
-        step.entries[name] = _packed(0, plan, value)
+        step.entries[name] = _packed(_wake_ms(planned, is_deleted=value is None), plan, value)
 
 
 def _extend(

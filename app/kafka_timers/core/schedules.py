@@ -5,7 +5,7 @@ Pure. All instants are UNIX milliseconds.
 """
 
 from bisect import bisect_right
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from datetime import UTC, date, datetime, time, timedelta
 from functools import lru_cache
 from operator import itemgetter
@@ -26,6 +26,7 @@ from kafka_timers.core.wire import (
     SECOND_LIMIT,
     SERVICE_HEADERS,
     Future,
+    Header,
 )
 from kafka_timers.errors import ScheduleError
 from kafka_timers.v1 import schedule_pb2
@@ -50,7 +51,8 @@ _JITTER_MAX_MS = 86_400_000
 _JITTERED_MAX = 2_000
 # Fields of `Future` that a schedule's callback may have.
 _CALLBACK_FIELDS = frozenset(
-    (
+    Future.DESCRIPTOR.fields_by_name[name].number
+    for name in (
         "callBackTopic",
         "callBackKey",
         "callBack",
@@ -203,8 +205,10 @@ def check_record(name: bytes, value: bytes, bytes_max: int) -> None:
 
 def hold_from(value: bytes | None) -> Hold:
     """Return what the *value* of a hold's record holds back; one that is none of these holds nothing back."""
+    if not value:
+        return NO_HOLD
     try:
-        return Hold.FromString(value or b"")
+        return Hold.FromString(value)
     except DecodeError:
         return NO_HOLD
 
@@ -221,7 +225,8 @@ def timetable_of(schedule: Schedule, hold: Hold = NO_HOLD, *, is_checked: bool =
     """
     if not is_checked:
         _check(schedule)
-    timetable = Timetable(schedule, _times(schedule), frozenset(hold.skipped_ms))
+    skipped_ms = () if hold is NO_HOLD else frozenset(hold.skipped_ms)
+    timetable = Timetable(schedule, _times(schedule), skipped_ms)
     if not is_checked and schedule.jitter_ms >= _JITTERED_MAX * LEAST_EVERY_MS:
         _check_jitter(schedule.jitter_ms, timetable)
     return timetable
@@ -285,10 +290,15 @@ def _check(schedule: Schedule) -> None:
     callback = schedule.callback
     if not (callback.callBackTopic or callback.callBackRecord.topic):
         raise ScheduleError("is missing: name the topic that gets the callbacks", field="callback.callBackTopic")
-    for field, _ in callback.ListFields():
-        if field.name not in _CALLBACK_FIELDS:
+    for field, value in callback.ListFields():
+        if field.number not in _CALLBACK_FIELDS:
             raise ScheduleError("is set by the planner: leave it empty", field=f"callback.{field.name}")
-    for header in callback.headers:
+        if field.number == Future.HEADERS_FIELD_NUMBER:
+            _check_headers(value)
+
+
+def _check_headers(headers: Iterable[Header]) -> None:
+    for header in headers:
         if header.key in SERVICE_HEADERS or header.key in SCHEDULE_HEADERS:
             raise ScheduleError(f"{header.key} is set by the service: use another name", field="callback.headers")
 

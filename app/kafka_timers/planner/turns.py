@@ -10,7 +10,7 @@ from kafka_timers.runtime.priority import PriorityGate
 _T = TypeVar("_T")
 
 # About a millisecond of work: callbacks wait for as long as it takes.
-STRIDE_RECORDS = 25
+STRIDE_RECORDS = 40
 # No transaction begins so long before a second, since it would be open then, or so long after it, when its tick has not
 # come to all partitions.
 _BEFORE_S, _AFTER_S = 0.05, 0.02
