@@ -26,7 +26,7 @@ from kafka_timers.settings import LakeSettings
 # The worker asks for the progress each 12 s.
 HORIZON_S = 240
 OVERDUE_S = 300
-TIMER_ID = "far"
+TIMERS = [f"far-{number}" for number in range(200)]
 
 
 @pytest.fixture
@@ -69,42 +69,43 @@ async def test_it_is_told_while_promote_is_away_and_all_is_well_once_it_is_back(
     assert (await asked("list"))[0] == 0
     assert (await shown("/v1/timers"))["lake"] == ""
 
-    # Far when it was asked for, twenty minutes ago.
-    future = Future(callBackTopic=service.callbacks, callBack=b"v", timerId=TIMER_ID)
-    await service.producer.send_and_wait(
-        service.topics.requests,
-        future.SerializeToString(),
-        key=b"%d" % (now_s - OVERDUE_S),
-        partition=partition_of(TIMER_ID, service.partitions),
-        timestamp_ms=(now_s - 5 * HORIZON_S) * 1000,
-    )
+    # Far when they were asked for, five horizons ago.
+    for timer_id in TIMERS:
+        future = Future(callBackTopic=service.callbacks, callBack=timer_id.encode(), timerId=timer_id)
+        await service.producer.send_and_wait(
+            service.topics.requests,
+            future.SerializeToString(),
+            key=b"%d" % (now_s - OVERDUE_S),
+            partition=partition_of(timer_id, service.partitions),
+            timestamp_ms=(now_s - 5 * HORIZON_S) * 1000,
+        )
     behind = "the lake has promoted nothing yet, "
     assert (await worker.until("/readyz", lambda status, body: status == 200 and behind in body)).startswith("ok\n")
     assert worker.metric("kafka_timers_lake_behind_seconds") >= HORIZON_S
     assert "the lake has promoted nothing yet" in worker.child.last_words()
     code, said = await service.status()
-    assert (code, behind in said, "how many of 1 ever left to it" in said) == (1, True, True)
-    code, said = await asked("find", TIMER_ID)
+    assert (code, behind in said, f"how many of {len(TIMERS)} ever left to it" in said) == (1, True, True)
+    code, said = await asked("find", TIMERS[0])
     assert (code, overdue_s(said) >= OVERDUE_S, behind in said) == (1, True, True)
     for command in ("list", "next", "ahead"):
         code, said = await asked(command)
         assert (code, behind in said) == (1, True)
     for path in ("/v1/timers", "/v1/ahead", "/v1/topics"):
         assert behind in (await shown(path))["lake"]
-    assert overdue_s((await shown(f"/v1/timers/{TIMER_ID}"))["problem"]) >= OVERDUE_S
+    assert overdue_s((await shown(f"/v1/timers/{TIMERS[0]}"))["problem"]) >= OVERDUE_S
 
     settings = LakeSettings(
         bootstrap=service.bootstrap, topic_prefix=service.prefix, lake=str(tmp_path / "lake"), horizon_s=HORIZON_S
     )
     land = lambda: land_once(spark, settings)  # noqa: E731
     promoter = Promoter(spark, settings, HostClock(), bucket_s=10, wait_s=60, land=land)
-    # The one timer is late.
-    assert await asyncio.to_thread(promoter.catch_up) == 1
-    assert await service.callback_names(["v"]) == ["v"]
+    # All of them are late.
+    assert await asyncio.to_thread(promoter.catch_up) == len(TIMERS)
+    assert sorted(await service.callback_names(TIMERS)) == sorted(TIMERS)
     await worker.until("/readyz", lambda status, body: (status, body) == (200, "ok"))
     assert worker.metric("kafka_timers_lake_behind_seconds") == 0
     assert "all is well" in (await service.status())[1]
-    code, said = await asked("find", TIMER_ID)
+    code, said = await asked("find", TIMERS[0])
     assert (code, "fired" in said) == (0, True)
     assert (await asked("list"))[0] == 0
 
