@@ -10,13 +10,14 @@ def main() -> None:
     """Run the command line and exit with its code."""
     try:
         from kafka_timers.cli.program import main as run
+
+        run()
     except ModuleNotFoundError as error:
         library = (error.name or "").partition(".")[0]
         if library not in ("click", "rich"):
             raise
         extra = next((name for name in sys.argv[1:2] if name in _EXTRAS), "cli")
         sys.exit(f"Error: the command line needs {library}: pip install 'kafka-timers[{extra}]'")
-    run()
 
 
 if __name__ == "__main__":

@@ -95,8 +95,8 @@ def test_help_of_every_other_command_shows_where_its_broker_comes_from(command: 
 
 def test_help_loads_neither_faust_nor_rocksdb_nor_a_web_server() -> None:
     script = (
-        "import sys; from kafka_timers.cli.program import program\n"
-        "for name in program.commands: program([name, '--help'], standalone_mode=False)\n"
+        "import sys, click; from kafka_timers.cli.program import program\n"
+        "for name in program.list_commands(click.Context(program)): program([name, '--help'], standalone_mode=False)\n"
         "print('loaded', *{name.partition('.')[0] for name in sys.modules})"
     )
     output = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
@@ -105,8 +105,16 @@ def test_help_loads_neither_faust_nor_rocksdb_nor_a_web_server() -> None:
     assert {"faust", "mode", "rocksdict", "aiohttp", "prometheus_client"}.isdisjoint(loaded)
 
 
-@pytest.mark.parametrize(("command", "extra"), [("status", "cli"), ("worker", "worker"), ("lake", "lake")])
-@pytest.mark.parametrize("module", ["click", "rich"])
+@pytest.mark.parametrize(
+    ("module", "command", "extra"),
+    [
+        ("click", "status", "cli"),
+        ("click", "worker", "worker"),
+        ("click", "lake", "lake"),
+        ("rich", "status", "cli"),
+        ("rich", "lake", "lake"),
+    ],
+)
 def test_without_the_libraries_of_the_command_line_it_names_the_extra_to_install(
     module: str, command: str, extra: str
 ) -> None:
@@ -426,3 +434,10 @@ def test_a_search_for_the_coordinator_of_a_group_is_told_once_it_lasts() -> None
         seen += [at_s] if lasting.filter(line) else []
     assert seen == [*range(131, 140)]
     assert lasting.filter(logging.makeLogRecord({"msg": "Heartbeat failed"}))
+
+
+def test_a_table_that_goes_to_another_program_has_a_line_for_each_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = ("capacity", "--rate", "5", "--delay", "30d", "--payload", "100")
+    wide = run(*command).output
+    monkeypatch.setenv("COLUMNS", "20")
+    assert run(*command).output == wide

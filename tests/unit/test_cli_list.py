@@ -25,7 +25,10 @@ def leaves(command: click.Command, name: str = "") -> Iterator[tuple[str, click.
     if not isinstance(command, click.Group):
         yield name, command
         return
-    for below, found in command.commands.items():
+    context = click.Context(command)
+    for below in command.list_commands(context):
+        found = command.get_command(context, below)
+        assert found is not None
         yield from leaves(found, f"{name} {below}".strip())
 
 

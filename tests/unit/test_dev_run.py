@@ -7,14 +7,21 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import click
 import pytest
 
-from kafka_timers.cli.lake import lake
+from kafka_timers.cli.lake_group import lake
 from kafka_timers.cli.program import program
 from kafka_timers.errors import SettingsError
 from kafka_timers.processes.supervisor import Part
 from kafka_timers.serve.dev import claimed, data_folder, hints, parts
 from kafka_timers.serve.dev_settings import DevSettings
+
+
+def command_of(group: click.Group, name: str) -> click.Command:
+    found = group.get_command(click.Context(group), name)
+    assert found is not None
+    return found
 
 
 def test_a_new_folder_is_made(tmp_path: Path) -> None:
@@ -77,7 +84,7 @@ def given_to(started: Sequence[Part]) -> dict[str, dict[str, Any]]:
     """Return what the command line makes of each process's environment, by its name."""
     given = {}
     for part in started:
-        command = program.commands[part.command[-1]]
+        command = command_of(program, part.command[-1])
         with mock.patch.dict(os.environ, part.env, clear=True):
             given[part.name] = command.make_context(part.command[-1], []).params
     return given
@@ -101,7 +108,7 @@ def test_the_lake_gets_a_process_and_a_horizon_that_fit_each_other(tmp_path: Pat
     worker = given_to(served)["worker"]
     group, command, *arguments = promotes.command[3:]
     assert (group, command) == ("lake", "promote")
-    given = lake.commands[command].make_context(command, arguments).params
+    given = command_of(lake, command).make_context(command, arguments).params
     assert (given["topic_prefix"], given["lake"]) == ("mine-", str(tmp_path / "lake"))
     assert given["lands"]
     assert given["horizon_s"] == worker["horizon_s"] == 300
@@ -115,7 +122,7 @@ def test_the_printed_query_asks_the_right_lake(tmp_path: Path) -> None:
     [line] = printed["ask the lake"]
     _, group, command, *arguments = shlex.split(line)
     assert (group, command) == ("lake", "sql")
-    given = lake.commands[command].make_context(command, arguments).params
+    given = command_of(lake, command).make_context(command, arguments).params
     assert (given["lake"], given["bootstrap"], given["topic_prefix"]) == (
         str(folder / "lake"),
         "127.0.0.1:9999",
@@ -130,7 +137,7 @@ def test_the_command_line_accepts_the_commands_printed_to_try_next(prefix: str, 
     tried = [shlex.split(line)[1:] for lines in printed for line in lines if line.startswith("kafka-timers ")]
     assert [command for command, *_ in tried] == ["watch", "send", "list", "status"]
     for command, *arguments in tried:
-        given = program.commands[command].make_context(command, arguments).params
+        given = command_of(program, command).make_context(command, arguments).params
         assert given["bootstrap"] == bootstrap
         assert given.get("topic_prefix", prefix) == prefix or command == "watch"
 

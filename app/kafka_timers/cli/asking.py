@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
-from rich.console import Console
 
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.ticked import ticked_s
@@ -25,7 +24,7 @@ from kafka_timers.cli.options import (
     on_instance,
     options_of,
 )
-from kafka_timers.cli.render import answer_line, found_line, moment_text, pending_table, printable
+from kafka_timers.cli.render import answer_line, found_line, moment_text, pending_table, printable, terminal
 from kafka_timers.cli.running import wait_for
 from kafka_timers.client.request import Answer, Outcome, Timer, only_if_pending
 from kafka_timers.client.timer_client import TimerClient
@@ -274,7 +273,7 @@ def _matching(
 def _preview(waiting: Sequence[Mapping[str, Any]], named: int) -> None:
     """Show on the standard error, for people, the timers that match."""
     if waiting:
-        Console(stderr=True).print(pending_table(waiting[:_SHOWN]))
+        terminal(stderr=True).print(pending_table(waiting[:_SHOWN]))
     more = len(waiting) - _SHOWN
     click.echo(f"{f'and {more:,} more; ' if more > 0 else ''}{len(waiting):,} timers match", err=True)
     if len(waiting) > named:
@@ -347,4 +346,4 @@ def fire_now(timer_id: str, kafka: Kafka, topic_prefix: str, as_json: bool) -> N
     _show_new(timer_id, answer, as_json)
 
 
-ASKING = (send, move, cancel, fire_now)
+COMMANDS = (send, move, cancel, fire_now)

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 
 from kafka_timers.broker.ticked import ticked_s
 from kafka_timers.cli.lake_rows import kept_lines, print_rows, rows_csv
 from kafka_timers.cli.options import FILE, Seconds, When, choice_option, count_option, json_option, options_of
+from kafka_timers.cli.render import terminal
 from kafka_timers.cli.running import log_to_stderr, needs
 from kafka_timers.core.moments import moment_at, second_of, when_of
 from kafka_timers.operate.documents import row_document
@@ -137,7 +137,7 @@ def sql(
     elif not rows:
         click.echo("no rows")
     else:
-        print_rows(Console(), rows[:limit])
+        print_rows(terminal(), rows[:limit])
     if len(rows) > limit:
         click.echo(f"there are more than these {limit} rows: give a larger --limit", err=True)
 
@@ -200,7 +200,7 @@ def _ask_of_all(where: str, yes: bool, settings: LakeSettings, to_s: int | None,
         if not bulk.count:
             click.echo(f"no pending timer that can be {asked} is meant")
             sys.exit(_NONE)
-        print_rows(Console(), bulk.sample(_SAMPLE_ROWS))
+        print_rows(terminal(), bulk.sample(_SAMPLE_ROWS))
         click.echo(f"{bulk.count} timers due from {bulk.first} to {bulk.last} UTC are to be {asked}")
         if not yes:
             click.confirm("Do you want that?", abort=True)
@@ -288,7 +288,7 @@ def replay(
     if as_json:
         click.echo(json.dumps([row.asDict() for row in rows]))
     else:
-        Console().print(printed_rows(rows))
+        terminal().print(printed_rows(rows))
     sys.exit(0 if all(row.asDict().get("same", True) for row in rows) else WRONG)
 
 
@@ -327,7 +327,7 @@ def forecast(
         lists = {name: [row.asDict() for row in getattr(load, name)] for name in ("steps", "topics", "hottest")}
         click.echo(json.dumps({field.name: getattr(load, field.name) for field in dataclasses.fields(load)} | lists))
     else:
-        Console().print(printed_forecast(load))
+        terminal().print(printed_forecast(load))
 
 
 def _started(settings: LakeSettings) -> "SparkSession":

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
-from rich.console import Console
 
 from kafka_timers.cli.lake import WRONG, reads, session_of, time_range
 from kafka_timers.cli.options import FILE, json_option
+from kafka_timers.cli.render import terminal
 from kafka_timers.cli.running import needs
 from kafka_timers.clock import HostClock
 from kafka_timers.core.chain import Day, days_in
@@ -99,7 +99,7 @@ def audit(
     if as_json:
         click.echo(json.dumps(document(result)))
     else:
-        Console().print(printed(result))
+        terminal().print(printed(result))
     sys.exit(WRONG if result.kinds else bool(result.undecided))
 
 

@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 
 from kafka_timers.cli.options import When, choice_option, count_option, given_by, json_option, options_of
-from kafka_timers.cli.render import ahead_lines, pending_table, printable, unknown_lines
+from kafka_timers.cli.render import ahead_lines, pending_table, printable, terminal, unknown_lines
 from kafka_timers.cli.running import needs, wait_for
 from kafka_timers.clock import HostClock
 from kafka_timers.core.moments import second_of
@@ -102,7 +102,7 @@ def list_(limit: int, with_values: bool, as_json: bool, **given: Any) -> None:
     has_more = asked(given, show)
     if not as_json:
         if shown:
-            Console().print(pending_table(shown))
+            terminal().print(pending_table(shown))
         else:
             click.echo("no such timer waits")
         if has_more:
@@ -142,7 +142,7 @@ def next_(as_json: bool, **given: Any) -> None:
     if as_json:
         click.echo(json.dumps(timer))
     elif timer:
-        Console().print(pending_table([timer]))
+        terminal().print(pending_table([timer]))
     else:
         click.echo("no such timer waits")
     say_missing(page.unknown, page.lake)
@@ -198,4 +198,4 @@ def say_missing(unknown: Mapping[int, str], lake: str) -> None:
         sys.exit(1)
 
 
-PENDING = (list_, next_, ahead)
+COMMANDS = (list_, next_, ahead)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 from google.protobuf.json_format import MessageToDict
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -25,7 +24,7 @@ from kafka_timers.cli.options import (
     json_option,
     on_instance,
 )
-from kafka_timers.cli.render import printable
+from kafka_timers.cli.render import printable, terminal
 from kafka_timers.cli.running import needs
 from kafka_timers.client.times import At, Cron, Every, Times
 from kafka_timers.errors import ScheduleError
@@ -160,7 +159,7 @@ def list_(kafka: Kafka, topic_prefix: str, id_prefix: str, as_json: bool) -> Non
         # As Text, or an id could be taken for markup.
         texts = (each.schedule_id, each.times, each.topic, _next_text(each), each.note)
         table.add_row(*(Text(printable(text.encode())) for text in texts))
-    Console().print(table)
+    terminal().print(table)
 
 
 @schedule.command()
@@ -340,3 +339,6 @@ def _document(found: "Recurring") -> dict[str, Any]:
         "hold": hold,
         "schedule": message,
     }
+
+
+COMMANDS = (schedule,)

@@ -196,4 +196,4 @@ def _preview(found: Sequence[Rejected], not_again: Sequence[str]) -> None:
         click.echo("nothing of that kind was refused", err=True)
 
 
-REJECTED = (rejected, redrive)
+COMMANDS = (rejected, redrive)

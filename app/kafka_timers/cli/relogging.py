@@ -177,3 +177,6 @@ def _document(state: LogState) -> dict[str, int | str | bool]:
         "has_seals": bool(state.tail.seals),
         "stands": state.stands,
     }
+
+
+COMMANDS = (log,)

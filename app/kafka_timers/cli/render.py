@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from aiokafka import ConsumerRecord
+from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
@@ -22,6 +23,8 @@ from kafka_timers.operate.capacity import REPEATED_MAX, Need
 from kafka_timers.operate.find import Found
 from kafka_timers.operate.health import PartitionStatus, Planners, Refused, ServiceStatus
 from kafka_timers.operate.watch import lateness_of
+
+_WIDE = 10_000
 
 # --- text ------------------------------------------------------------------------------------------------------------
 
@@ -51,6 +54,12 @@ def _moment(moment_ms: int) -> str:
 def _utc(second: int, form: str) -> str:
     # A seal may have any number, but datetime has a range.
     return datetime.fromtimestamp(second, UTC).strftime(form) if 0 <= second < SECOND_LIMIT else str(second)
+
+
+def terminal(*, stderr: bool = False) -> Console:
+    """Return where tables are printed. If that is no terminal, no row is folded, so that other programs can read it."""
+    found = Console(stderr=stderr)
+    return found if found.is_terminal else Console(stderr=stderr, width=_WIDE)
 
 
 # --- lines -----------------------------------------------------------------------------------------------------------
@@ -165,7 +174,8 @@ def callback_lines(record: ConsumerRecord, now_s: float, width: int) -> list[str
     due = (EXPIRY_HEADER, MILLIS_HEADER)
     others = [(shown(name).encode(), value or b"") for name, value in record.headers if name not in due]
     headers = " ".join(printable(name + b"=" + value) for name, value in others)
-    line = head + _fitted(printable(record.key), 16) + " " + _fitted(printable(record.value), max(10, width - 57))
+    value = _fitted(printable(record.value), max(10, width - 57)).rstrip()
+    line = f"{head}{_fitted(printable(record.key), 16)} {value}"
     return [line, *([f"{'':40}{_fitted(headers, max(20, width - 40)).rstrip()}"] if headers else [])]
 
 

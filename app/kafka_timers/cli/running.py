@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
+import click
+
 from kafka_timers.errors import KafkaTimersError
 
 _INSTANCE = ("--bootstrap", "--kafka-config", "--topic-prefix")
@@ -74,6 +76,11 @@ def instance_in(args: Sequence[str]) -> str:
 def with_instance(text: str, instance: str) -> str:
     """Return *text* with *instance*, from `instance_in`, added to each command in it, so that you can copy it."""
     return _advised.sub(lambda command: f"{command[0]} {instance}", text) if instance else text
+
+
+def advised(text: str) -> str:
+    """Return *text*, with the options that name the instance of this command added to each command in it."""
+    return with_instance(text, click.get_current_context().find_root().obj)
 
 
 @contextmanager
