@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 from batches import append_batch, batch_of
+from brokers import make_topic
 from commands import ended
 from patience import LIMIT_S
 
@@ -65,6 +66,13 @@ async def callbacks(bootstrap: str, prefix: str) -> str:
     return prefix + "timer-rejected"
 
 
+@pytest.fixture
+async def calls(bootstrap: str, prefix: str) -> str:
+    """A topic of a user."""
+    await make_topic(bootstrap, f"{prefix}calls")
+    return f"{prefix}calls"
+
+
 def expiring(second: int) -> list[tuple[str, bytes]]:
     return [("timer-expiry", b"%d" % second), ("timer-request", b"0:1")]
 
@@ -87,9 +95,11 @@ async def test_topics_as_json(where: list[str], prefix: str) -> None:
     assert json.loads((await ended("topics", "check", *where, "--json"))[1]) == {"problems": []}
 
 
-async def test_send_publishes_the_request_of_its_options(bootstrap: str, where: list[str], prefix: str) -> None:
+async def test_send_publishes_the_request_of_its_options(
+    bootstrap: str, where: list[str], prefix: str, calls: str
+) -> None:
     await topics.create(Kafka(bootstrap), prefix, 1)
-    at = ["--at", "2030-03-17T18:46:40.250+01:00", "--topic", "calls", "--key", "k", "--value", "v"]
+    at = ["--at", "2030-03-17T18:46:40.250+01:00", "--topic", calls, "--key", "k", "--value", "v"]
     more = ["--timer-id", "id", "--token", "t", "--header", "a=b=c", "--header", "a="]
     code, output, errors = await ended("send", *where, *at, *more, "--json")
     assert (code, errors) == (0, "")
@@ -110,13 +120,13 @@ async def test_send_publishes_the_request_of_its_options(bootstrap: str, where: 
     await consumer.stop()
     future = future_from(record.value)
     assert record.key == b"1900000000"
-    assert (future.callBackTopic, future.callBackKey, future.callBack) == ("calls", "k", b"v")
+    assert (future.callBackTopic, future.callBackKey, future.callBack) == (calls, "k", b"v")
     assert (future.timerId, future.token) == ("id", "t")
     assert [(header.key, header.value) for header in future.headers] == [("a", b"b=c"), ("a", b"")]
 
 
 async def test_send_takes_keys_of_any_bytes_tombstones_and_partitions(
-    bootstrap: str, where: list[str], prefix: str
+    bootstrap: str, where: list[str], prefix: str, calls: str
 ) -> None:
     await topics.create(Kafka(bootstrap), prefix, 1)
     for more in (
@@ -125,17 +135,17 @@ async def test_send_takes_keys_of_any_bytes_tombstones_and_partitions(
         ["--key", "k", "--partition", "3"],
         ["--key", "k", "--partition-key", "home"],
     ):
-        code, _, errors = await ended("send", *where, "--in", "1h", "--topic", "calls", *more)
+        code, _, errors = await ended("send", *where, "--in", "1h", "--topic", calls, *more)
         assert (code, errors) == (0, "")
     consumer = AIOKafkaConsumer(prefix + "timer-request", bootstrap_servers=bootstrap, auto_offset_reset="earliest")
     async with consumer:
         records = [await asyncio.wait_for(consumer.getone(), LIMIT_S) for _ in range(4)]
     told = [future_from(record.value).callBackRecord for record in records]
     assert [{field.name: value for field, value in each.ListFields()} for each in told] == [
-        {"topic": "calls", "key": b"\xff\0"},
-        {"topic": "calls", "key": b"\xff", "value": b"v"},
-        {"topic": "calls", "key": b"k", "value": b"", "partition": 3},
-        {"topic": "calls", "key": b"k", "value": b"", "partitionKey": b"home"},
+        {"topic": calls, "key": b"\xff\0"},
+        {"topic": calls, "key": b"\xff", "value": b"v"},
+        {"topic": calls, "key": b"k", "value": b"", "partition": 3},
+        {"topic": calls, "key": b"k", "value": b"", "partitionKey": b"home"},
     ]
 
 
@@ -152,6 +162,19 @@ async def test_send_reads_the_value_from_standard_input(bootstrap: str, where: l
     record = await asyncio.wait_for(consumer.getone(), LIMIT_S)
     await consumer.stop()
     assert future_from(record.value).callBack == b"\x00\xff\n"
+
+
+async def test_send_says_that_the_topic_of_the_callback_is_missing(
+    bootstrap: str, where: list[str], prefix: str
+) -> None:
+    await topics.create(Kafka(bootstrap), prefix, 1)
+    topic = prefix + "nowhere"
+    code, output, errors = await ended("send", "--in", "600", "--topic", topic, *where)
+    assert (code, "fires at" in output) == (0, True)
+    assert errors.startswith(f"no topic {topic} is there: create it before the timer is due")
+    await make_topic(bootstrap, topic, 1)
+    code, _, errors = await ended("send", "--in", "600", "--topic", topic, *where)
+    assert (code, errors) == (0, "")
 
 
 async def test_send_without_the_topics_says_how_to_make_them(where: list[str], prefix: str) -> None:
@@ -269,9 +292,9 @@ async def test_move_publishes_the_request_of_its_options_and_names_the_replaced_
 
 @pytest.mark.parametrize(("name", "code"), [("a-ACCEPTED", 0), ("a-IGNORED", 5)])
 async def test_send_if_absent_tells_whether_the_timer_stands(
-    bootstrap: str, where: list[str], prefix: str, name: str, code: int
+    bootstrap: str, where: list[str], prefix: str, calls: str, name: str, code: int
 ) -> None:
-    send = ["send", *where, "--at", "1900000007", "--topic", "calls", "--timer-id", name, "--if-absent"]
+    send = ["send", *where, "--at", "1900000007", "--topic", calls, "--timer-id", name, "--if-absent"]
     async with answered(bootstrap, prefix) as seen:
         new = "; the new request is 0:0" if code == 0 else ""
         assert await ended(*send) == (code, f"{line_of(name)}{new}\n", "")

@@ -14,6 +14,7 @@ import click
 
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.ticked import ticked_s
+from kafka_timers.broker.topics import knowing
 from kafka_timers.cli.listing import asked, say_missing
 from kafka_timers.cli.options import (
     callback_of,
@@ -109,8 +110,10 @@ def send(kafka: Kafka, topic_prefix: str, as_json: bool, if_absent: bool, **give
     if if_absent and callback["timer_id"] is None:
         raise click.UsageError("--if-absent is about the timers of an id: give --timer-id with it")
 
-    def ask(client: TimerClient) -> Awaitable[Timer | Answer]:
-        return (client.create if if_absent else client.at)(when=when(), **callback)
+    async def ask(client: TimerClient) -> Timer | Answer:
+        timer = await (client.create if if_absent else client.at)(when=when(), **callback)
+        await _say_no_topic(kafka, callback["topic"])
+        return timer
 
     timer = with_client(kafka, topic_prefix, ask)
     if isinstance(timer, Answer):
@@ -153,6 +156,17 @@ def move(timer_id: str, kafka: Kafka, topic_prefix: str, as_json: bool, **given:
     when, callback = callback_of(given)
     answer = with_client(kafka, topic_prefix, lambda client: client.move(timer_id, when(), **callback))
     _show_new(timer_id, answer, as_json)
+
+
+async def _say_no_topic(kafka: Kafka, topic: str) -> None:
+    """Tell the user if *topic* is missing, for which a request is refused when it comes due."""
+    async with knowing(kafka, [topic]) as cluster:
+        if not cluster.partitions(topic):
+            click.secho(
+                f"no topic {topic} is there: create it before the timer is due, or it is refused with topic-unknown",
+                fg="yellow",
+                err=True,
+            )
 
 
 def _show_new(timer_id: str, answer: Answer, as_json: bool) -> NoReturn:
