@@ -228,6 +228,11 @@ async def test_a_timer_is_told_with_all_that_was_asked_for(service: Service) -> 
         ({"id_prefix": "order-"}, [0, 2]),
         ({"id_prefix": "order-", "key": "a"}, [0]),
         ({"id_prefix": "r"}, []),
+        ({"contains": "RDER-"}, [0, 2]),
+        ({"contains": "Other"}, [1]),
+        ({"contains": "B"}, [0, 1, 2, 3]),
+        ({"contains": "b", "topic": "other"}, [1]),
+        ({"contains": "order-1 r"}, []),
     ],
 )
 async def test_filters(service: Service, wanted: dict[str, object], found: list[int]) -> None:

@@ -60,7 +60,7 @@ class _Where(click.ParamType):
     """A condition on timers such as topic=reminders, converted to a parameter of a question to workers."""
 
     name = "name=value"
-    _NAMES = ("topic", "key", "timer-id", "id-prefix", "from", "to")
+    _NAMES = ("topic", "key", "timer-id", "id-prefix", "contains", "from", "to")
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, object]:
         name, _, wanted = value.partition("=")
@@ -187,7 +187,7 @@ def _show_new(timer_id: str, answer: Answer, as_json: bool) -> NoReturn:
     "--where",
     type=_Where(),
     multiple=True,
-    help="in place of IDs: topic=, key=, id-prefix=, from=, to=; repeatable",
+    help="in place of IDs: topic=, key=, id-prefix=, contains=, from=, to=; repeatable",
 )
 @count_option("--limit", "with --where: most timers to cancel", default=1_000)
 @click.option("--dry-run", is_flag=True, help="with --where: show the timers that match, and cancel nothing")

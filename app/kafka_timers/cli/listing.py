@@ -34,6 +34,7 @@ _filters = given_by(
     click.option("--key", help="only timers with this callback key"),
     click.option("--timer-id", help="only the timer with this id"),
     click.option("--id-prefix", help="only timers with an id that begins so"),
+    click.option("--contains", help="only timers with this in their id, topic or key; a and A are the same"),
     click.option("--from", "start", type=When(), help="only timers that fire at this time or later"),
     click.option("--to", "end", type=When(), help="only timers that fire before this time"),
 )
@@ -41,7 +42,7 @@ _filters = given_by(
 
 def _wanted(given: dict[str, Any]) -> dict[str, object]:
     """Take the options of `_filters` out of *given*, and return them as parameters of a question to workers."""
-    wanted = {name: given.pop(name) for name in ("topic", "key", "timer_id", "id_prefix")}
+    wanted = {name: given.pop(name) for name in ("topic", "key", "timer_id", "id_prefix", "contains")}
     times = {"from": given.pop("start"), "to": given.pop("end")}
     return wanted | {name: second_of(when) for name, when in times.items() if when is not None}
 
@@ -103,7 +104,7 @@ def list_(limit: int, with_values: bool, as_json: bool, **given: Any) -> None:
     if not as_json:
         if shown:
             terminal().print(pending_table(shown))
-        else:
+        elif not unknown:
             click.echo("no such timer waits")
         if has_more:
             click.echo(f"and more: give a --limit above {limit}", err=True)
@@ -143,7 +144,7 @@ def next_(as_json: bool, **given: Any) -> None:
         click.echo(json.dumps(timer))
     elif timer:
         terminal().print(pending_table([timer]))
-    else:
+    elif not page.unknown:
         click.echo("no such timer waits")
     say_missing(page.unknown, page.lake)
     sys.exit(0 if timer else 4)

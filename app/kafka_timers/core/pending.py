@@ -94,6 +94,7 @@ class Wanted:
         key: key of the callback; None is any.
         timer_id: its timer id; empty is any, also none.
         id_prefix: prefix of its timer id; empty is any, also none.
+        containing: its timer id, topic or key contains this; empty is any. A to Z count as a to z.
         after: the timer comes behind this place; None begins with the first one.
     """
 
@@ -103,6 +104,7 @@ class Wanted:
     key: bytes | None = None
     timer_id: bytes = b""
     id_prefix: bytes = b""
+    containing: bytes = b""
     after: Place | None = None
 
     def bounds(self, partition: int) -> tuple[bytes, bytes]:
@@ -128,13 +130,23 @@ class Wanted:
         )
 
     def _takes_callback(self, request: Request) -> bool:
-        if not self.topic and self.key is None:
+        if not self.topic and self.key is None and not self.containing:
             # A scan sees millions of rows, so skip the callback's parts if they are not needed.
             return True
         outgoing = Outgoing.of(request)
-        return (not self.topic or outgoing.topic == self.topic) and (
-            self.key is None or (outgoing.key or b"") == self.key
+        key = outgoing.key or b""
+        return (
+            (not self.topic or outgoing.topic == self.topic)
+            and (self.key is None or key == self.key)
+            and (
+                not self.containing
+                or any(self._part in part.lower() for part in (request.timerId, outgoing.topic, key))
+            )
         )
+
+    @cached_property
+    def _part(self) -> bytes:
+        return self.containing.lower()
 
     @cached_property
     def words(self) -> tuple[bytes, ...]:

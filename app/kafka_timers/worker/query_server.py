@@ -1,8 +1,8 @@
 """
 Serves `questions` over HTTP, for the command line and other front ends.
 
-    GET /v1/timers?from&to&topic&key&timer_id&id_prefix&after&limit&values    pending timers, in order
-    GET /v1/counts?from&to&unit                                               their number by second, minute or hour
+    GET /v1/timers?from&to&topic&key&timer_id&id_prefix&contains&after&limit&values  pending timers, in order
+    GET /v1/counts?from&to&unit                                                      timers by second, minute or hour
 
 A client shows a token or a certificate. If neither is set up, the server accepts only this host. It refuses questions
 from web pages of another origin.
@@ -25,7 +25,7 @@ from kafka_timers.worker.questions import Questions, TooManyError
 
 PAGE_MAX = 1_000
 _BUCKETS_MAX = 100_000
-_TIMERS = frozenset(("from", "to", "topic", "key", "timer_id", "id_prefix", "after", "limit", "values"))
+_TIMERS = frozenset(("from", "to", "topic", "key", "timer_id", "id_prefix", "contains", "after", "limit", "values"))
 _COUNTS = frozenset(("from", "to", "unit"))
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -100,6 +100,7 @@ class QueryServer(HttpServer):
             key=asked.bytes("key"),
             timer_id=asked.bytes("timer_id") or b"",
             id_prefix=asked.bytes("id_prefix") or b"",
+            containing=asked.bytes("contains") or b"",
             after=after,
         )
         page = await self._ready().page(wanted, limit)
