@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from brokers import make_topic, until_in_sync
+from consoles import console as console
 from forks import Forks
 from partable import PartableCluster
 from service import Service

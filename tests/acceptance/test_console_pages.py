@@ -1,14 +1,18 @@
 """The console's pages in a real browser, on a real worker and a real Kafka, as a person uses them."""
 
 import asyncio
+import dataclasses
 import json
 import os
 import re
 import shutil
+import sys
 import time
+from asyncio.subprocess import DEVNULL, PIPE, STDOUT
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import pytest
 from axe_core_python.selenium import Axe
@@ -21,6 +25,8 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 from service import Process, Service
 
+from kafka_timers import TimerClient
+from kafka_timers.core.routing import hash_of
 from kafka_timers.core.wire import Future
 from kafka_timers.dev.broker import free_port
 
@@ -241,6 +247,93 @@ async def test_fire_now_and_ask_again(pages: Pages) -> None:
     await pages.press("Ask again")
     await pages.confirm()
     await pages.until_shown("pending; fires")
+
+
+@pytest.mark.parametrize("action", ["Take back", "Move", "Fire now", "Ask again"])
+async def test_no_action_meets_a_timer_that_was_not_shown(pages: Pages, action: str) -> None:
+    service, timer_id = pages.service, f"stale {action}"
+    async with TimerClient(service.bootstrap, topic_prefix=service.prefix) as client:
+        await client.after(3_600, topic=service.callbacks, key="me", value=b"mine", timer_id=timer_id)
+        if action == "Ask again":
+            await client.cancel(timer_id)
+        await pages.open(f"timer/{timer_id}")
+        await pages.until_shown("cancelled; was for" if action == "Ask again" else "pending; fires")
+        other = await client.after(2_400, topic=service.callbacks, key="you", value=b"else's", timer_id=timer_id)
+        await pages.press(action)
+        await pages.confirm()
+        # It says what it has met, and shows that.
+        await pages.until_shown(f"request {other.request}")
+        await pages.until_shown("nothing has changed")
+        await pages.until_shown("else's")
+        still = await client.get(timer_id)
+    assert still
+    assert (still.request, still.due_ms, still.value) == (other.request, other.due_ms, b"else's")
+
+
+@pytest.mark.parametrize("timer_id", ["shell-1", "-x", "it's $HOME; `id`"])
+async def test_the_command_that_a_dialog_shows_does_what_its_button_does(pages: Pages, timer_id: str) -> None:
+    service, path = pages.service, f"timer/{quote(timer_id, safe='')}"
+    topic = f"{service.prefix}shell-{len(timer_id)}"
+    await service.create_topic(topic)
+    content = {"key": b"\xff\0", "value": b"\0\xff", "token": "t", "headers": {"h": b"\xff"}, "partition_key": b"\xfe"}
+    async with TimerClient(service.bootstrap, topic_prefix=service.prefix) as client:
+        await client.after(3_600, topic=topic, timer_id=timer_id, **content)
+        asked = await client.get(timer_id)
+        assert asked
+
+        async def by_command(action: str, typed: str = "") -> None:
+            """Run the command of a dialog, as a person pastes it into a shell, and leave the dialog."""
+            await pages.open(path)
+            await pages.press(action)
+            await pages.until(lambda: pages.browser.find_element(By.ID, "ask").get_attribute("open"))
+            if typed:
+                field = pages.browser.find_element(By.ID, "ask-input")
+                field.clear()
+                field.send_keys(typed)
+            command = pages.browser.find_element(By.ID, "ask-cli").text
+            pages.browser.find_element(By.XPATH, "//button[@value='no']").click()
+            where = {"KAFKA_TIMERS_BOOTSTRAP": service.bootstrap, "KAFKA_TIMERS_TOPIC_PREFIX": service.prefix}
+            folder = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+            process = await asyncio.create_subprocess_shell(
+                command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, env=os.environ | where | folder
+            )
+            said, _ = await process.communicate()
+            assert process.returncode == 0, (command, said.decode())
+
+        due = int(time.time()) + 7_200
+        await by_command("Move", str(due))
+        moved = await client.get(timer_id)
+        assert moved
+        assert moved == dataclasses.replace(asked, due_ms=due * 1000, request=moved.request)
+        await by_command("Take back")
+        assert await client.get(timer_id) is None
+        await by_command("Ask again")
+        await service.until_sealed(int(time.time()) + 6)
+        await pages.open(path)
+        await pages.until_shown("fired; was for")
+        await client.after(3_600, topic=topic, timer_id=timer_id, **content)
+        await by_command("Fire now")
+    fired = await service.read_all(topic, 2)
+    told = {(each.key, each.value, each.partition, dict(each.headers)["h"]) for each in fired}
+    assert len(fired) == 2
+    assert told == {(b"\xff\0", b"\0\xff", hash_of(b"\xfe") % service.partitions, b"\xff")}
+
+
+async def test_a_timer_page_shows_what_stands_and_what_changed_nothing(pages: Pages) -> None:
+    service, due = pages.service, int(time.time()) + 600
+    async with TimerClient(service.bootstrap, topic_prefix=service.prefix) as client:
+        first = await client.create("stands", due, topic=service.callbacks, value=b"first")
+        again = await client.create("stands", due + 300, topic=service.callbacks, value=b"second")
+    await pages.open("timer/stands")
+    await pages.until_shown("pending; fires")
+    await pages.until_shown(f"request {again.asked}")
+    await pages.until_shown("ignored; its condition did not hold, and it changed nothing")
+    assert (first.asked in pages.main, "first" in pages.main, "second" in pages.main) == (True, True, False)
+    assert [each.text for each in pages.browser.find_elements(By.CSS_SELECTOR, "#main .buttons button")][:3] == [
+        "Take back",
+        "Move",
+        "Fire now",
+    ]
 
 
 async def test_a_refused_request_is_sent_again_once(pages: Pages) -> None:

@@ -358,6 +358,7 @@ async def test_find_shows_how_the_timers_of_an_id_stand(bootstrap: str, where: l
     shown = json.loads(output)
     records = shown.pop("records")
     assert shown.pop("problem") == ""
+    assert shown.pop("stands") == records[-1]
     assert shown == {"timer_id": "größe", "partition": partition, "start": 1, "end": 508, "sealed": now_s - 10}
     assert [(row["offset"], row["second"], row["cancel"], row["state"]) for row in records] == [
         (1, now_s - 50, False, "fired"),
@@ -371,6 +372,8 @@ async def test_find_shows_how_the_timers_of_an_id_stand(bootstrap: str, where: l
     code, output, _ = await ended("find", "größe", *where)
     assert code == 0
     assert f"{partition}:504  " in output
+    assert "größe: pending, of 20" in output
+    assert f"(second {now_s + 800}), request {partition}:505\n" in output
     assert f"5 records of größe in partition {partition} from offset 1 to 508; sealed up to 20" in output
     assert max(map(len, output.splitlines()[:-1])) <= 80
 

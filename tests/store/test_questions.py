@@ -201,6 +201,8 @@ async def test_a_timer_is_told_with_all_that_was_asked_for(service: Service) -> 
         "due_ms": BEGIN_S * 1000 + 250,
         "topic": "callbacks",
         "key": "k",
+        "partition": None,
+        "partition_key": None,
         "timer_id": "order-1",
         "token": "t",
         "value_bytes": 6,

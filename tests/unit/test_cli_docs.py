@@ -34,9 +34,10 @@ generates it from the program.
 | 3 | the audit has findings | `lake audit` |
 | 3 | a replayed second or a published day differs | `lake replay`, `lake publish-chain --check` |
 | 3 | far requests came back late, or cannot be promoted | `lake promote --once` |
-| 4 | no such timer is known, or no such schedule | `cancel`, `move`, `find`, `next`, `fire-now`; `schedule show` |
+| 4 | no such timer is known | `cancel`, `move`, `find`, `next`, `fire-now`, `ask-again` |
+| 4 | no such schedule is known | `schedule show` |
 | 4 | no record matches | `lake cancel`, `lake move`, `lake forget` |
-| 5 | a condition did not hold | `send`, `cancel`, `move`, `fire-now`, `redrive` |
+| 5 | a condition did not hold | `send`, `cancel`, `move`, `fire-now`, `ask-again`, `redrive` |
 
 With `--json`, you get JSON and nothing else on the standard output: one document, or for `watch`, `list` and `rejected`
 one document per line. Keys and values that are not UTF-8 are in `key_base64` and `value_base64`.

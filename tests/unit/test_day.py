@@ -92,7 +92,10 @@ class Day(NamedTuple):
 def shown(outcomes: Sequence[Outcome]) -> list[list[Any]]:
     """Return *outcomes* as the file has them."""
     return [
-        [each.offset, each.appended_ms, each.due_ms, each.cancel, each.topic, each.key, each.state.value, each.reason]
+        [
+            *(each.offset, each.appended_ms, each.due_ms, each.cancel, each.topic),
+            *((each.key or b"").decode(errors="backslashreplace"), each.state.value, each.reason),
+        ]
         for each in outcomes
     ]
 

@@ -53,6 +53,6 @@ def test_a_status_is_a_document_of_figures_and_problems() -> None:
 
 
 def test_a_search_result_names_the_offsets_read_and_the_last_seal() -> None:
-    head = {"timer_id": "id", "partition": 3, "start": 5, "end": 9, "records": []}
+    head = {"timer_id": "id", "partition": 3, "start": 5, "end": 9, "stands": None, "records": []}
     assert found_document("id", Found(3, 5, 9, None, [])) == head | {"sealed": None, "problem": ""}
     assert found_document("id", Found(3, 5, 9, Sealed(end_ms=96_000), [])) == head | {"sealed": 95, "problem": ""}

@@ -8,7 +8,8 @@ from law_cases import CASES, CONDITIONS, ID, LAST, Case, cancel, copy, lake_seal
 from rich.console import Console
 
 from kafka_timers.cli.render import history_table
-from kafka_timers.core.outcomes import Outcome, State, outcomes_of, records_of, uncertain, with_rejected
+from kafka_timers.client.request import question_of
+from kafka_timers.core.outcomes import Outcome, State, outcomes_of, records_of, standing, uncertain, with_rejected
 from kafka_timers.core.wire import Condition, Future
 
 LETTERS = {
@@ -50,6 +51,30 @@ def test_a_request_that_came_late_has_the_seal_of_the_tick_that_found_it() -> No
     seals = [seal(20, 14, 1), seal(21, 15), seal(22, 16)]
     [found] = outcomes_of([request(14, 9, 15)], seals, 0, 1)
     assert found.seal == seals[1]
+
+
+@pytest.mark.parametrize(
+    ("records", "rejected", "stands"),
+    [
+        ([], {}, None),
+        ([request(1, 1, 300)], {}, 1),
+        # Beside one that waits, what changed nothing does not stand, nor what no worker could read.
+        ([request(1, 1, 300), request(2, 2, 400, condition=Condition.IF_ABSENT)], {}, 1),
+        ([request(1, 1, 300), request(2, 2, None)], {}, 1),
+        ([request(1, 1, 300), cancel(2, 3)], {}, 1),
+        ([request(1, 1, 300), request(2, 3, 400)], {}, 2),
+        ([request(1, 1, 10), request(2, 3, 10, condition=Condition.IF_ABSENT)], {}, 1),
+        ([request(1, 1, 10)], {1: "topic-unknown"}, 1),
+        ([request(1, 1, 10), request(2, 2, None)], {1: "topic-unknown"}, 1),
+        ([request(1, 1, None), request(2, 2, None)], {}, 2),
+        ([request(1, 1, 300, condition=Condition.IF_PENDING)], {}, None),
+    ],
+)
+def test_the_last_request_that_was_accepted_stands(
+    records: list[ConsumerRecord[bytes, bytes]], rejected: dict[int, str], stands: int | None
+) -> None:
+    found = standing(with_rejected(outcomes_of(records, [seal(20, 14, 1)], 0, 1, whole=True), rejected))
+    assert (found and found.offset) == stands
 
 
 def test_why_a_request_was_refused_is_told() -> None:
@@ -95,11 +120,13 @@ def test_only_records_of_the_id_are_taken() -> None:
         Future(callBackTopic="calls", callBackKey="id", callBack=b"id").SerializeToString(),
         Future(callBackTopic="calls", callBackKey="k", timerId="id").SerializeToString(),
         Future(timerId="id", cancel=True, callBackTopic="ignored", millis=5_000).SerializeToString(),
+        # It changes nothing, and so it is no part of the id's history.
+        question_of("id", 0).SerializeToString(),
     ]
     found = records_of([record(offset, b"17", value) for offset, value in enumerate(values)], ID)
     assert [each.offset for each in found] == [5, 6]
     told = [(each.offset, each.second, each.cancel, each.topic, each.key) for each in outcomes_of(found, [], 0, 1)]
-    assert told == [(5, 17, False, "calls", "k"), (6, None, True, "ignored", "")]
+    assert told == [(5, 17, False, "calls", b"k"), (6, None, True, "ignored", None)]
 
 
 @pytest.mark.parametrize(
@@ -124,11 +151,11 @@ def test_request_that_no_worker_takes_has_no_second(key: bytes | None, future: F
 def test_table_fits_a_terminal_and_holds_no_control_characters() -> None:
     rows = [
         Outcome(
-            *(12_345_678, 1_700_000_000_999, 4_000_000_000_250, False, "\x1b[2J[bold]" * 9, "日本\n" * 9),
+            *(12_345_678, 1_700_000_000_999, 4_000_000_000_250, False, "\x1b[2J[bold]" * 9, b"\xff\n" * 9),
             State.PENDING,
         ),
-        Outcome(12_345_679, 1_700_000_001_000, None, True, "", "", State.TOO_LATE),
-        Outcome(12_345_680, 1_700_000_001_000, None, False, "", "", State.REFUSED, "key-missing"),
+        Outcome(12_345_679, 1_700_000_001_000, None, True, "", None, State.TOO_LATE),
+        Outcome(12_345_680, 1_700_000_001_000, None, False, "", None, State.REFUSED, "key-missing"),
     ]
     console = Console(file=StringIO(), width=80)
     console.print(history_table(3, rows))

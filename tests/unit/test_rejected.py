@@ -58,6 +58,8 @@ def test_a_refused_request_is_shown_with_place_reason_and_callback() -> None:
         "cancel": False,
         "topic": "calls",
         "key": "k",
+        "partition": None,
+        "partition_key": None,
         "timer_id": "id",
         "token": "t",
         "value": "v",
@@ -170,7 +172,7 @@ def test_one_that_is_cut_is_sent_again_whole_if_that_is_found() -> None:
 @pytest.mark.parametrize("reason", Reason)
 def test_of_every_reason_it_is_known_whether_the_request_can_be_sent_again(reason: Reason) -> None:
     """Think about each new one: whether its requests can ever be taken."""
-    contents = ["value-", "millis-", "id-missing", "condition-invalid", "copy-", "topic-missing"]
+    contents = ["value-", "millis-", "id-missing", "condition-invalid", "callback-", "copy-", "topic-missing"]
     is_wrong_itself = any(reason.startswith(each) for each in contents)
     try:
         refused(reason).again("timer-request", 8, NOW_MS, 2_500_000)

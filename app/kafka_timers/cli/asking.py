@@ -1,10 +1,11 @@
 """
-`kafka-timers send`, `move`, `cancel` and `fire-now`: commands that ask for timers and change them.
+`kafka-timers send`, `move`, `cancel`, `fire-now` and `ask-again`: commands that ask for timers and change them.
 
 Each command makes a request with `TimerClient`. The worker answers most of them.
 """
 
 import asyncio
+import dataclasses
 import json
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -17,24 +18,28 @@ from kafka_timers.broker.ticked import ticked_s
 from kafka_timers.broker.topics import knowing
 from kafka_timers.cli.listing import asked, say_missing
 from kafka_timers.cli.options import (
+    Delay,
+    When,
     callback_of,
     callback_options,
     condition_options,
     count_option,
     json_option,
+    moment_given,
     on_instance,
     options_of,
 )
-from kafka_timers.cli.render import answer_line, found_line, moment_text, pending_table, printable, terminal
-from kafka_timers.cli.running import wait_for
+from kafka_timers.cli.render import answer_line, found_lines, moment_text, pending_table, printable, terminal
+from kafka_timers.cli.running import argument_bytes, wait_for
 from kafka_timers.client.request import Answer, Outcome, Timer, only_if_pending
 from kafka_timers.client.timer_client import TimerClient
 from kafka_timers.clock import HostClock
 from kafka_timers.core.moments import second_of, when_of
 from kafka_timers.core.text import bytes_in
 from kafka_timers.errors import KafkaTimersError
+from kafka_timers.operate.again import callback_again, only_after
 from kafka_timers.operate.documents import answer_document, timer_document
-from kafka_timers.operate.find import find
+from kafka_timers.operate.find import Found, find
 from kafka_timers.settings import QuerySettings
 
 if TYPE_CHECKING:
@@ -322,11 +327,17 @@ def show_answers(names: Sequence[str], answers: Sequence[Answer | KafkaTimersErr
     return max(codes) if len(codes) == len(answers) else 1
 
 
+_version_option = click.option(
+    "--request", metavar="P:O", help="only the timer of this request, partition:offset  [default: any]"
+)
+
+
 @click.command("fire-now")
 @click.argument("timer_id", metavar="ID")
 @on_instance
+@_version_option
 @json_option
-def fire_now(timer_id: str, kafka: Kafka, topic_prefix: str, as_json: bool) -> None:
+def fire_now(timer_id: str, kafka: Kafka, topic_prefix: str, request: str | None, as_json: bool) -> None:
     """
     Fire the pending timer ID now.
 
@@ -337,27 +348,85 @@ def fire_now(timer_id: str, kafka: Kafka, topic_prefix: str, as_json: bool) -> N
     Exit codes:
       0  the timer fires now
       4  no timer of this ID waits
-      5  it was cancelled, was moved or has fired meanwhile; nothing has changed
+      5  it was cancelled, was moved or has fired meanwhile, or it is not the
+         one of --request; nothing has changed
     """
 
     async def ask() -> Answer | None:
         found = await find(kafka, topic_prefix, timer_id)
         if found.waiting is None:
-            click.echo(found_line(timer_id, found), err=True)
+            _say_found(timer_id, found)
             return None
-        request, _, future = found.waiting
+        waits_at, _, future = found.waiting
         now_ms = await ticked_s(kafka, topic_prefix) * 1000
         async with TimerClient(kafka, topic_prefix=topic_prefix, timeout_s=10.0) as client:
-            return await client.ask(only_if_pending(future, True, request), now_ms)
+            return await client.ask(only_if_pending(future, True, request or waits_at), now_ms)
 
     answer = wait_for(ask())
     if answer is None:
-        if as_json:
-            click.echo("null")
-        else:
-            click.echo(f"{printable(timer_id.encode('utf-8', 'surrogateescape'))}: no timer of this id waits", err=True)
-        sys.exit(EXIT_CODES[Outcome.UNKNOWN])
+        _end_without(timer_id, "no timer of this id waits", Outcome.UNKNOWN, as_json)
     _show_new(timer_id, answer, as_json)
 
 
-COMMANDS = (send, move, cancel, fire_now)
+@click.command("ask-again")
+@click.argument("timer_id", metavar="ID")
+@on_instance
+@click.option("--in", "delay_ms", type=Delay(), help="fire after this duration, as 250ms, 3s, 1h30m or 2d")
+@click.option("--at", "when", type=When(), help="fire at this time: ISO 8601 with a zone, or UNIX seconds")
+@_version_option
+@json_option
+def ask_again(timer_id: str, kafka: Kafka, topic_prefix: str, request: str | None, as_json: bool, **given: Any) -> None:
+    """
+    Ask once more for the last timer of ID, with --in or --at.
+
+    You get a new timer with the same callback, byte for byte, unless the ID has
+    another timer by then. The last timer must have fired, or have been
+    cancelled or refused.
+
+    \b
+    Exit codes:
+      0  the new timer is accepted
+      4  no timer of this ID is known
+      5  a timer of this ID waits, or the last one is not that of --request;
+         nothing has changed
+    """
+    due_ms = moment_given(**given)
+    if due_ms is None:
+        raise click.UsageError("give either --in or --at")
+
+    async def ask() -> Answer | None:
+        found = await find(kafka, topic_prefix, timer_id)
+        future, last = callback_again(found), found.stands
+        if future is None or last is None:
+            _say_found(timer_id, found)
+            _end_without(timer_id, "no timer of this id is known", Outcome.UNKNOWN, as_json)
+        if not only_after(future, found, request or found.place_of(last), int(HostClock().wall_s() * 1000)):
+            _say_found(timer_id, found)
+            return None
+        async with TimerClient(kafka, topic_prefix=topic_prefix, timeout_s=10.0) as client:
+            return await client.ask(future, due_ms)
+
+    answer = wait_for(ask())
+    if answer is None:
+        _end_without(timer_id, "nothing has changed", Outcome.IGNORED, as_json)
+    if answer.outcome is Outcome.UNKNOWN:
+        # Of one that was cancelled nothing is known that the new timer could have replaced.
+        answer = dataclasses.replace(answer, outcome=Outcome.ACCEPTED)
+    _show_new(timer_id, answer, as_json)
+
+
+def _say_found(timer_id: str, found: Found) -> None:
+    for line in found_lines(timer_id, found):
+        click.echo(line, err=True)
+
+
+def _end_without(timer_id: str, why: str, outcome: Outcome, as_json: bool) -> NoReturn:
+    """Say *why* no request was made, and exit with the code of *outcome*."""
+    if as_json:
+        click.echo("null")
+    else:
+        click.echo(f"{printable(argument_bytes(timer_id))}: {why}", err=True)
+    sys.exit(EXIT_CODES[outcome])
+
+
+COMMANDS = (send, move, cancel, fire_now, ask_again)

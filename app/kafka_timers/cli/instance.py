@@ -17,7 +17,7 @@ from kafka_timers.cli.options import Seconds, count_option, json_option, on_inst
 from kafka_timers.cli.render import (
     callback_lines,
     capacity_table,
-    found_line,
+    found_lines,
     history_table,
     problem_lines,
     status_lines,
@@ -125,7 +125,8 @@ def find(timer_id: str, kafka: Kafka, topic_prefix: str, as_json: bool) -> None:
       refused    with the reason
 
     A cancel is cancelled, too late or unknown. A request or a cancel with a
-    condition that did not hold is ignored.
+    condition that did not hold is ignored. The timer that stands is the last
+    request that was neither ignored nor refused as it came.
 
     \b
     Exit codes:
@@ -139,7 +140,8 @@ def find(timer_id: str, kafka: Kafka, topic_prefix: str, as_json: bool) -> None:
     else:
         if found.outcomes:
             terminal().print(history_table(found.partition, found.outcomes))
-        click.echo(found_line(timer_id, found))
+        for line in found_lines(timer_id, found):
+            click.echo(line)
         if found.problem:
             click.secho(advised(found.problem), fg="red")
     sys.exit(1 if found.problem else 0 if found.outcomes else EXIT_CODES[Outcome.UNKNOWN])

@@ -18,7 +18,7 @@ from kafka_timers.errors import KafkaTimersError
 
 # The commands of each module, in its COMMANDS.
 _MODULES = {
-    "asking": ("send", "move", "cancel", "fire-now"),
+    "asking": ("send", "move", "cancel", "fire-now", "ask-again"),
     "instance": ("topics", "find", "watch", "status", "capacity", "acls"),
     "lake_group": ("lake",),
     "listing": ("list", "next", "ahead"),

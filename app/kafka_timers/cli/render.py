@@ -74,10 +74,14 @@ def answer_line(timer_id: str, answer: Answer) -> str:
     return f"{line}, {known}" if known else line
 
 
-def found_line(timer_id: str, found: Found) -> str:
-    """Return a line with the number and place of the records that `find` found of *timer_id*."""
+def found_lines(timer_id: str, found: Found) -> Iterator[str]:
+    """Yield a line with the timer that stands, if one does; then the number and place of the records of *timer_id*."""
+    if (last := found.stands) is not None:
+        reason = f", {last.reason}" if last.reason else ""
+        of = "" if last.due_ms is None else f", of {moment_text(last.due_ms)}"
+        yield f"{_name(timer_id)}: {last.state}{reason}{of}, request {found.place_of(last)}"
     sealed = f"sealed up to {moment_text(last_second_of(found.seal) * 1000)}" if found.seal else "nothing is sealed"
-    return (
+    yield (
         f"{len(found.outcomes)} records of {_name(timer_id)} in partition {found.partition} from offset "
         f"{found.start} to {found.end}; {sealed}"
     )
@@ -295,7 +299,7 @@ def history_table(partition: int, rows: Sequence[Outcome]) -> Table:
     table.add_column("state", no_wrap=True)
     table.add_column("topic, key", overflow="fold")
     for each in rows:
-        callback = each.reason if each.reason else printable(f"{each.topic} {each.key}".encode())
+        callback = each.reason if each.reason else printable(each.topic.encode() + b" " + (each.key or b""))
         due = "-" if each.due_ms is None else _moment(each.due_ms)
         table.add_row(
             f"{partition}:{each.offset}",

@@ -23,8 +23,8 @@ from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.reading import Following, TopicLog
 from kafka_timers.broker.topics import answering
-from kafka_timers.client.request import Answer, is_question
-from kafka_timers.core.wire import Condition, Future, Reply
+from kafka_timers.client.request import Answer
+from kafka_timers.core.wire import Condition, Future, Reply, is_question
 from kafka_timers.errors import AnswerError
 
 # Answers to one id that wait for their question. Only other clients that ask for the same id can produce so many.

@@ -15,15 +15,12 @@ from typing import Self, TypedDict
 from kafka_timers.core.callbacks import Shown
 from kafka_timers.core.routing import partition_of
 from kafka_timers.core.text import is_text, pairs_of
-from kafka_timers.core.wire import REQUEST_HEADER, SERVICE_HEADERS, Condition, Future, Header, Reply
+from kafka_timers.core.wire import NO_OFFSET, REQUEST_HEADER, SERVICE_HEADERS, Condition, Future, Header, Reply
 from kafka_timers.errors import RequestError
 
 Headers = Iterable[tuple[str, bytes | None]] | Mapping[str, bytes | None]
 
 _PARTITION_MAX = (1 << 31) - 1
-# No log grows that long.
-_NO_OFFSET = (1 << 63) - 1
-
 _request_matches = re.compile(r"(0|[1-9][0-9]{0,9}):[0-9]{1,19}", re.ASCII).fullmatch
 
 # The names that Kafka allows for a topic. A request for any other would only end on `timer-rejected`.
@@ -233,14 +230,9 @@ def question_of(timer_id: str, partition: int) -> Future:
     """
     Return a message that changes nothing, and whose answer describes the timer *timer_id*.
 
-    It is a cancel of a request that does not exist, in *partition*, the partition of the id; see `is_question`.
+    It is a cancel of a request that does not exist, in *partition*, the partition of the id; see `wire.is_question`.
     """
-    return only_if_pending(cancel_of(timer_id), True, f"{partition}:{_NO_OFFSET}")
-
-
-def is_question(future: Future) -> bool:
-    """Tell whether `question_of` has made *future*."""
-    return future.cancel and future.ifRequest.endswith(f":{_NO_OFFSET}")
+    return only_if_pending(cancel_of(timer_id), True, f"{partition}:{NO_OFFSET}")
 
 
 def set_callback(future: Future, topic: str, key: bytes | None, value: bytes | None) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from aiokafka import AIOKafkaProducer
 
 from kafka_timers.broker.connection import Kafka
+from kafka_timers.client.batching import RecordHeaders
 from kafka_timers.client.channel import Channel, KafkaChannel
 from kafka_timers.client.received import Received
 from kafka_timers.client.request import (
@@ -37,7 +38,7 @@ from kafka_timers.clock import Clock, HostClock
 from kafka_timers.core.callbacks import Shown
 from kafka_timers.core.moments import moment_after, moment_at, moment_of
 from kafka_timers.core.routing import partition_of
-from kafka_timers.core.wire import ASKED_BY_HEADER, Future, Topics
+from kafka_timers.core.wire import Future, Topics
 from kafka_timers.errors import RequestError
 
 if TYPE_CHECKING:
@@ -355,15 +356,16 @@ class TimerClient:
         timer = Timer(due_ms, int(partition), int(offset), future.timerId, future.token or None)
         return Retry(timer, attempt, gave_up, answer.outcome is Outcome.IGNORED)
 
-    async def ask(self, future: Future, due_ms: int | None, timeout_s: float = 10.0, *, asked_by: str = "") -> Answer:
+    async def ask(
+        self, future: Future, due_ms: int | None, timeout_s: float = 10.0, *, headers: RecordHeaders = ()
+    ) -> Answer:
         """
         Publish *future*, and return the service's answer. This is for tools that pass on requests of others.
 
         Args:
             future: has a timer id. Its `replyTopic` is set to that of this client, its `millis` to those of *due_ms*.
             due_ms: UNIX millisecond at which it fires; None for a cancel.
-            asked_by: name of the person or program that asks, for the record's header `timer-asked-by`; empty writes
-                none.
+            headers: headers of the record, such as `timer-asked-by`; none of them changes the request's meaning.
 
         Raises:
             RequestError: *future* has no timer id; or as in `cancel`.
@@ -376,7 +378,6 @@ class TimerClient:
         answers = await self._channel.answers()
         # The worker does not read the key of a cancel. Kafka's own partitioners find the partition by it.
         key = future.timerId.encode() if due_ms is None else timed(future, due_ms)
-        headers = [(ASKED_BY_HEADER, asked_by.encode())] if asked_by else []
         publishing = self._channel.publish(key, future.SerializeToString(), future.timerId.encode(), headers)
         return await answers.answer(future, publishing, timeout_s)
 

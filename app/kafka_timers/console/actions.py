@@ -16,15 +16,27 @@ from typing import Self
 from kafka_timers.broker.placed import Placed, placed
 from kafka_timers.broker.seals import last_seals
 from kafka_timers.broker.ticked import ticked_s
-from kafka_timers.client.request import Answer, only_if_absent, only_if_pending
+from kafka_timers.client.batching import RecordHeaders
+from kafka_timers.client.request import Answer, Outcome, only_if_absent, only_if_pending
 from kafka_timers.client.timer_client import TimerClient
 from kafka_timers.clock import Clock
 from kafka_timers.console.access import Caller
 from kafka_timers.console.console_settings import ConsoleSettings
 from kafka_timers.console.sharing import ANSWER_S, BusyError, LateError, Shared
 from kafka_timers.core.callbacks import Shown, topics_in
+from kafka_timers.core.outcomes import records_of
 from kafka_timers.core.rejected import Again, Rejected
-from kafka_timers.core.wire import SECOND_LIMIT, Future, Topics, future_from, is_far, latest, number_in
+from kafka_timers.core.wire import (
+    ASKED_BY_HEADER,
+    BODY_HEADER,
+    SECOND_LIMIT,
+    Future,
+    Topics,
+    future_from,
+    is_far,
+    latest,
+    number_in,
+)
 from kafka_timers.errors import BrokerError, KafkaTimersError
 from kafka_timers.operate.callback_topics import CallbackTopic, read_callback_topics
 from kafka_timers.operate.documents import callback_document
@@ -141,7 +153,7 @@ class Service:
         try:
             if not with_history and (timer := await _result_of(waiting, self._answer_s / 2)):
                 return timer
-            return await self._found(timer_id)
+            return await self.records(timer_id, self._answer_s)
         except (LateError, BusyError, BrokerError):
             if timer := await _result_of(waiting, self._answer_s):
                 return timer
@@ -158,13 +170,13 @@ class Service:
         at once. If no worker does, the request log is read.
         """
         if (timer := await self._waiting(timer_id)) is not None:
-            record = (await self._placed(timer["request"], _READING_S)).record
-            future = future_from(record.value or b"") if record else None
+            record = (await self.placed(timer["request"])).record
             # Another record lies there if the log was made anew a moment ago.
-            if future is not None and future.timerId == timer_id:
+            if record and records_of([record], timer_id):
+                future = future_from(record.value or b"")
                 future.ClearField("copy")
                 return timer["request"], timer["due_ms"], future
-        found = await self._found(timer_id, _READING_S)
+        found = await self.records(timer_id)
         return found.waiting or found
 
     async def request(self, place: str) -> tuple[Placed, bool | None]:
@@ -176,7 +188,7 @@ class Service:
         settings, workers, number = self._settings, await self.workers(), int(place.partition(":")[0])
         if number not in workers.addresses:
             return Placed(why=f"the service has no partition {number} of {self.topics.requests}"), False
-        found = await self._placed(place)
+        found = await self.placed(place, self._answer_s)
         second = number_in(found.record.key) if found.record else None
         if not found.record or not second or second >= SECOND_LIMIT:
             return found, False
@@ -207,25 +219,25 @@ class Service:
         page = await (await self.workers()).page(1, with_values=True, timer_id=timer_id)
         return page.timers[0] if page.timers else None
 
-    async def _placed(self, place: str, limit_s: float | None = None) -> Placed:
+    async def placed(self, place: str, limit_s: float = _READING_S) -> Placed:
         """Return the request at *place*, partition:offset."""
         ask = partial(placed, self._settings.kafka, self._settings.topic_prefix, place)
         return await self._reads.answer(("request", place), ask, f"request {place}", limit_s)
 
-    async def _found(self, timer_id: str, limit_s: float | None = None) -> Found:
+    async def records(self, timer_id: str, limit_s: float = _READING_S) -> Found:
         """Return the records of *timer_id*, see `operate.find`."""
         ask = partial(find, self._settings.kafka, self._settings.topic_prefix, timer_id)
         return await self._reads.answer(("find", timer_id), ask, f"the records of {timer_id!r}", limit_s)
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
-    async def create(self, future: Future, due_ms: int, caller: Caller) -> Answer:
-        """Request a timer whose id is not known yet."""
+    async def create(self, future: Future, due_ms: int, caller: Caller, digest: str) -> Answer:
+        """Request a timer whose id is not known yet, by a body with this *digest*."""
         self._check(future)
-        return await self._ask(only_if_absent(future), due_ms, caller, "create")
+        return await self._ask(only_if_absent(future), due_ms, caller, "create", [(BODY_HEADER, digest.encode())])
 
     async def set(self, future: Future, due_ms: int, caller: Caller) -> Answer:
-        """Request a timer, whether its id is known or not."""
+        """Request a timer, whether its id is known or not, unless *future* has a condition."""
         self._check(future)
         return await self._ask(future, due_ms, caller, "set")
 
@@ -259,14 +271,18 @@ class Service:
                 "callbacks there"
             )
 
-    async def _ask(self, future: Future, due_ms: int | None, caller: Caller, what: str) -> Answer:
+    async def _ask(
+        self, future: Future, due_ms: int | None, caller: Caller, what: str, headers: RecordHeaders = ()
+    ) -> Answer:
         async with self._starting:
             if self._client is None:
                 client = TimerClient(self._settings.kafka, topic_prefix=self._settings.topic_prefix, timeout_s=10.0)
                 self._client = await self._opened.enter_async_context(client)
-        answer = await self._client.ask(future, due_ms, asked_by=caller.name)
-        # A read of the log that is under way may end before this request.
-        self._reads.forget(("find", future.timerId))
+        by = [(ASKED_BY_HEADER, caller.name.encode())] if caller.name else []
+        answer = await self._client.ask(future, due_ms, headers=[*by, *headers])
+        if answer.outcome is not Outcome.IGNORED:
+            # A read of the log that is under way may end before this request.
+            self._reads.forget(("find", future.timerId))
         log.info(
             "%s of timer %r by %r: %s, request %s", what, future.timerId, caller.name, answer.outcome, answer.asked
         )

@@ -13,11 +13,12 @@ from pydantic import BaseModel, Field
 
 from kafka_timers.client.request import Answer, Outcome
 from kafka_timers.console.models import Model
-from kafka_timers.core.callbacks import Shown
+from kafka_timers.core.callbacks import callback_document
 from kafka_timers.core.outcomes import State
 from kafka_timers.core.rejected import Rejected
-from kafka_timers.core.text import bytes_in, fraction_of, headers_of, json_of
-from kafka_timers.core.wire import SECOND_LIMIT, Future, Record, future_from, number_in
+from kafka_timers.core.text import fraction_of, json_of
+from kafka_timers.core.wire import SECOND_LIMIT, Record, future_from, number_in
+from kafka_timers.errors import WireError
 from kafka_timers.operate.callback_topics import CallbackTopic
 from kafka_timers.operate.find import Found
 from kafka_timers.operate.waiting import Page, Told
@@ -40,8 +41,25 @@ class HeaderOut(Model):
     value_base64: str | None = None
 
 
-class TimerOut(Model):
-    """A pending timer."""
+class CallbackOut(Model):
+    """A callback. Bytes that are not UTF-8 are in base64, under their name with `Base64` appended."""
+
+    topic: str | None = None
+    key: Annotated[str | None, Field(description="null: the callback has no key, if `keyBase64` is null too")] = None
+    key_base64: str | None = None
+    partition: Annotated[int | None, Field(description="null: the partition key or the key chooses it")] = None
+    partition_key: str | None = None
+    partition_key_base64: str | None = None
+    token: str | None = None
+    value: Annotated[
+        str | None, Field(description="null: the callback is a tombstone, if `valueBase64` is null too")
+    ] = None
+    value_base64: str | None = None
+    headers: list[HeaderOut] | None = None
+
+
+class TimerOut(CallbackOut):
+    """A pending timer. Without `values=true`, its value and its headers are left out."""
 
     place: Annotated[
         str, Field(description="its place in the order; given as `cursor`, it returns the timers behind it")
@@ -50,22 +68,13 @@ class TimerOut(Model):
     second: int
     due_ms: Annotated[int, Field(description="the same in UNIX milliseconds, to which it fires")]
     at: Annotated[str, Field(description="the same in RFC 3339")]
-    topic: str
-    key: str | None
     timer_id: str | None
-    token: str | None
     value_bytes: int
-    value: str | None = None
-    value_base64: str | None = None
-    headers: list[HeaderOut] | None = None
 
     @classmethod
     def of(cls, timer: dict[str, Any]) -> Self:
         """Return a worker's answer *timer* as a body."""
-        texts = {name: _text(bytes_in(timer, name)) for name in ("topic", "key", "timer_id", "token")}
-        values = {name: timer.get(name) for name in ("value", "value_base64", "headers")}
-        same = {name: timer[name] for name in ("place", "request", "second", "due_ms", "value_bytes")}
-        return cls.model_validate(same | texts | values | {"at": at(timer["due_ms"])})
+        return cls.model_validate(timer | {"at": at(timer["due_ms"])})
 
 
 class Unknown(Model):
@@ -117,7 +126,12 @@ class AnswerOut(Model):
 
     timer_id: str
     outcome: Annotated[str, Field(description="ACCEPTED, MOVED, CANCELLED, TOO_LATE, UNKNOWN or IGNORED")]
-    state: Annotated[str, Field(description="of the timer: pending, cancelled or fired")]
+    state: Annotated[str, Field(description="of the timer: pending, parked, fired, refused or cancelled")]
+    reason: Annotated[str, Field(description="why it was refused; else empty")] = ""
+    replay: Annotated[
+        bool,
+        Field(description="whether an earlier request with this Idempotency-Key made it, and this one did nothing"),
+    ] = False
     request: Annotated[str | None, Field(description="partition:offset of the request of the timer that is meant")]
     second: int | None
     due_ms: Annotated[int | None, Field(description="the same in UNIX milliseconds")]
@@ -135,34 +149,39 @@ class RecordOut(Model):
     due_ms: int | None
     cancel: bool
     topic: str
-    key: str | None
-    state: str
+    key: str | None = None
+    key_base64: str | None = None
+    state: Annotated[
+        str,
+        Field(
+            description="of a request as that of the timer, or moved; of a cancel cancelled, too late or unknown; "
+            "ignored, of a record that changed nothing since its condition did not hold"
+        ),
+    ]
     reason: str
 
 
-class HistoryOut(Model):
-    """A timer: its present state, and the history of its id as far as the log holds it."""
+class HistoryOut(CallbackOut):
+    """The timer that stands under an id, and all records of the id as far as the log holds them."""
 
     timer_id: str
-    state: Annotated[str, Field(description="pending, parked, fired, refused, cancelled or moved")]
+    state: Annotated[str, Field(description="pending, parked, fired, refused or cancelled")]
+    reason: Annotated[str, Field(description="why it was refused; else empty")] = ""
     request: str
     second: int | None
     due_ms: int | None
     at: str | None
-    topic: str
-    key: str | None
-    token: str | None
-    value: str | None = None
-    value_base64: str | None = None
-    headers: list[HeaderOut]
-    history: list[RecordOut]
+    history: Annotated[
+        list[RecordOut],
+        Field(description="in the order of the log; also records that were ignored or came too late"),
+    ]
     complete: Annotated[
         bool, Field(description="whether the log was read; if not, `history` is empty, and you may ask again")
     ] = True
     problem: Annotated[str, Field(description="why a parked timer is late or will be; else empty")] = ""
 
 
-class RequestOut(Model):
+class RequestOut(CallbackOut):
     """A request, as it lies on `timer-request`, or as a worker has repeated it there since it waits long."""
 
     request: str
@@ -174,13 +193,14 @@ class RequestOut(Model):
     waits: Annotated[
         bool | None, Field(description="whether its timer waits; null if no worker answers, or the lake may have it")
     ]
-    topic: str
-    key: str | None
-    timer_id: str | None
-    token: str | None
-    value: str | None = None
-    value_base64: str | None = None
-    headers: list[HeaderOut]
+    timer_id: str | None = None
+    problem: Annotated[
+        str, Field(description="why it is no request; then it has a record's key and value, and no callback")
+    ] = ""
+    record_key: str | None = None
+    record_key_base64: str | None = None
+    record_value: str | None = None
+    record_value_base64: str | None = None
 
 
 class TopicOut(Model):
@@ -202,7 +222,7 @@ class TopicsOut(_Gathered):
     more: Annotated[bool, Field(description="whether more timers wait behind those")]
 
 
-class RejectedOut(Model):
+class RejectedOut(CallbackOut):
     """A refused request."""
 
     place: Annotated[str, Field(description="partition:offset on timer-rejected")]
@@ -222,17 +242,11 @@ class RejectedOut(Model):
     second: int | None
     due_ms: int | None
     cancel: bool = False
-    topic: str | None = None
-    key: str | None = None
     timer_id: str | None = None
-    token: str | None = None
-    value: str | None = None
-    value_base64: str | None = None
     record_key: str | None = None
     record_key_base64: str | None = None
     record_value: str | None = None
     record_value_base64: str | None = None
-    headers: list[HeaderOut] | None = None
 
     @classmethod
     def of(cls, rejected: Rejected) -> Self:
@@ -266,7 +280,7 @@ def answer_out(timer_id: str, answer: Answer, now_s: float, due_ms: int | None =
         outcome=answer.outcome,
         state=state,
         request=answer.asked if is_new else answer.request,
-        **_due(meant_ms),
+        **due_of(meant_ms),
     )
 
 
@@ -283,29 +297,29 @@ def unknown_out(unknown: Mapping[int, str]) -> list[Unknown]:
 
 
 def history_out(timer_id: str, found: Found) -> HistoryOut | None:
-    """Return the records *found* for *timer_id* as a body; None if the id has no request."""
-    last = next((outcome for outcome in reversed(found.outcomes) if not outcome.cancel), None)
+    """Return the timer that stands, of the records *found* for *timer_id*, as a body; None if none does."""
+    last = found.stands
     if last is None:
         return None
-    future = found.request_of(last)
     shown = {
         "timer_id": timer_id,
         "state": last.state,
-        "request": f"{found.partition}:{last.offset}",
-        **_due(last.due_ms),
-        **_callback(future),
+        "reason": last.reason,
+        "request": found.place_of(last),
+        **due_of(last.due_ms),
+        **callback_document(found.request_of(last)),
         "problem": found.problem,
         "history": [
             RecordOut(
-                request=f"{found.partition}:{each.offset}",
+                request=found.place_of(each),
                 appended=None if each.appended_ms is None else at(each.appended_ms),
-                key=each.key or None,
                 second=each.second,
                 due_ms=each.due_ms,
                 cancel=each.cancel,
                 topic=each.topic,
                 state=each.state,
                 reason=each.reason,
+                **json_of("key", each.key),
             )
             for each in found.outcomes
         ],
@@ -314,24 +328,18 @@ def history_out(timer_id: str, found: Found) -> HistoryOut | None:
 
 
 def request_out(place: str, record: Record, waits: bool | None, *, has_left: bool) -> RequestOut:
-    """
-    Return the request at *place* as a body; *has_left* as in `Placed`.
-
-    Raises:
-        WireError: the record is not a valid request.
-    """
-    future, second = future_from(record.value or b""), number_in(record.key)
+    """Return the request at *place* as a body; *has_left* as in `Placed`."""
+    second = number_in(record.key)
+    shown: dict[str, Any] = {"request": place, "appended": None if has_left else at(record.timestamp), "waits": waits}
+    try:
+        future = future_from(record.value or b"")
+    except WireError as error:
+        due_ms = None if second is None else second * 1000
+        raw = json_of("record_key", record.key) | json_of("record_value", record.value)
+        return RequestOut.model_validate(shown | due_of(due_ms) | raw | {"cancel": False, "problem": str(error)})
     due_ms = None if second is None or future.cancel else second * 1000 + future.millis
-    shown = {
-        "request": place,
-        "appended": None if has_left else at(record.timestamp),
-        **_due(due_ms),
-        "cancel": future.cancel,
-        "waits": waits,
-        "timer_id": future.timerId or None,
-        **_callback(future),
-    }
-    return RequestOut.model_validate(shown)
+    told = {"cancel": future.cancel, "timer_id": future.timerId or None}
+    return RequestOut.model_validate(shown | due_of(due_ms) | told | callback_document(future))
 
 
 def topics_out(found: Iterable[CallbackTopic], page: Page) -> TopicsOut:
@@ -343,12 +351,8 @@ def topics_out(found: Iterable[CallbackTopic], page: Page) -> TopicsOut:
 
 def waiting_out(timer_id: str, answer: Told) -> HistoryOut:
     """Return a worker's *answer* about the pending timer *timer_id* as a body."""
-    timer = TimerOut.of(answer)
-    same = timer.model_dump(
-        include={"request", "second", "due_ms", "at", "topic", "key", "token", "value", "value_base64"}
-    )
-    headers = timer.headers or []
-    return HistoryOut(timer_id=timer_id, state=State.PENDING, headers=headers, history=[], complete=False, **same)
+    same = TimerOut.of(answer).model_dump(exclude={"place", "value_bytes", "timer_id"})
+    return HistoryOut(timer_id=timer_id, state=State.PENDING, history=[], complete=False, **same)
 
 
 def at(moment_ms: int) -> str:
@@ -360,22 +364,8 @@ def at(moment_ms: int) -> str:
     return datetime.fromtimestamp(second, UTC).strftime(f"%Y-%m-%dT%H:%M:%S{fraction_of(moment_ms)}Z")
 
 
-def _due(due_ms: int | None) -> dict[str, Any]:
+def due_of(due_ms: int | None) -> dict[str, Any]:
+    """Return the fields for *due_ms*, UNIX milliseconds."""
     if due_ms is None:
         return {"second": None, "due_ms": None, "at": None}
     return {"second": due_ms // 1000, "due_ms": due_ms, "at": at(due_ms)}
-
-
-def _text(data: bytes | None) -> str | None:
-    return None if data is None else data.decode(errors="replace")
-
-
-def _callback(future: Future) -> dict[str, Any]:
-    topic, key, value = Shown.of(future)
-    return {
-        "topic": topic,
-        **json_of("key", key),
-        "token": future.token or None,
-        **json_of("value", value),
-        "headers": headers_of(future.headers),
-    }

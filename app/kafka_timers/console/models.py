@@ -5,9 +5,10 @@ FastAPI checks bodies by these models and makes the OpenAPI document from them.
 """
 
 import base64
+import hashlib
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic.alias_generators import to_camel
 
 from kafka_timers.client.request import CallbackSpec, future_of, set_callback
@@ -25,7 +26,19 @@ class Model(BaseModel):
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid")
 
 
-class HeaderIn(Model):
+class _Asked(Model):
+    """Base of bodies of requests."""
+
+    @field_validator("*")
+    @classmethod
+    def _is_text(cls, given: object) -> object:
+        if isinstance(given, str):
+            # JSON can spell a lone surrogate, which no UTF-8 has; a ValueError names the field.
+            given.encode()
+        return given
+
+
+class HeaderIn(_Asked):
     """A header of the callback. Without value and valueBase64, its value is null."""
 
     name: Annotated[str, Field(min_length=1)]
@@ -33,7 +46,7 @@ class HeaderIn(Model):
     value_base64: str | None = None
 
 
-class When(Model):
+class When(_Asked):
     """The time at which a timer fires: `at` or `after`."""
 
     at: Annotated[
@@ -66,14 +79,21 @@ class Change(When):
     """Changes of a timer. A field that is left out stays as it is."""
 
     topic: Annotated[str | None, Field(max_length=_TOPIC_LENGTH)] = None
-    key: Annotated[str | None, Field(description="key of the callback, as text; null is none")] = None
+    key: Annotated[str | None, Field(description="key of the callback, as text; null is none, and empty is a key")] = (
+        None
+    )
     key_base64: Annotated[str | None, Field(description="the same, any bytes")] = None
     value: Annotated[str | None, Field(description="value of the callback, as text")] = None
     value_base64: Annotated[str | None, Field(description="the same, any bytes")] = None
     tombstone: Annotated[bool | None, Field(description="true: the callback has no value")] = None
     partition: Annotated[
-        int | None, Field(ge=0, lt=1 << 31, description="of the callback's topic; null is the one of the key")
+        int | None,
+        Field(ge=0, lt=1 << 31, description="of the callback's topic, in place of a partition key; null is none"),
     ] = None
+    partition_key: Annotated[
+        str | None, Field(description="chooses the partition by these bytes, in place of the key; null is none")
+    ] = None
+    partition_key_base64: Annotated[str | None, Field(description="the same, any bytes")] = None
     headers: list[HeaderIn] | None = None
     token: str | None = None
 
@@ -81,6 +101,8 @@ class Change(When):
     def _one_of_each(self) -> Self:
         if self.key is not None and self.key_base64 is not None:
             raise ValueError("give `key` or `keyBase64`, not both")
+        if sum(each is not None for each in (self.partition, self.partition_key, self.partition_key_base64)) > 1:
+            raise ValueError("give one of `partition`, `partitionKey` and `partitionKeyBase64`")
         if sum([self.value is not None, self.value_base64 is not None, bool(self.tombstone)]) > 1:
             raise ValueError("give one of `value`, `valueBase64` and `tombstone`")
         return self
@@ -92,27 +114,28 @@ class Change(When):
         Raises:
             RequestError: a request cannot carry one of the values.
         """
+        given = self.model_fields_set
+        if given <= {"at", "after"}:
+            return
         topic, key, value = Shown.of(future)
         asked = future_of(
             CallbackSpec(
                 topic=topic if self.topic is None else self.topic,
-                key=self.key or None if self.key_base64 is None else _bytes("key", None, self.key_base64),
+                key=_bytes("key", self.key, self.key_base64),
                 value=None if self.tombstone else _bytes("value", self.value, self.value_base64) or b"",
                 partition=self.partition,
+                partition_key=_bytes("partition key", self.partition_key, self.partition_key_base64),
                 token=self.token or None,
                 headers=[(each.name, _bytes("header", each.value, each.value_base64)) for each in self.headers or ()],
             ),
             reserved,
         )
-        given = self.model_fields_set
         wanted = Shown.of(asked)
         if given & {"key", "key_base64"}:
             key = wanted.key
         if given & {"value", "value_base64", "tombstone"}:
             value = wanted.value
-        if "partition" in given:
-            future.callBackRecord.ClearField("partition")
-            future.callBackRecord.MergeFrom(Callback(partition=self.partition))
+        self._place(future.callBackRecord, asked.callBackRecord)
         set_callback(future, wanted.topic, key, value)
         if "token" in given:
             future.token = asked.token
@@ -120,11 +143,22 @@ class Change(When):
             del future.headers[:]
             future.headers.extend(asked.headers)
 
+    def _place(self, record: Callback, asked: Callback) -> None:
+        """Give *record* the partition or the partition key of *asked*; each takes the place of the other."""
+        for fields, name, other in (
+            ({"partition"}, "partition", "partitionKey"),
+            ({"partition_key", "partition_key_base64"}, "partitionKey", "partition"),
+        ):
+            if fields & self.model_fields_set:
+                record.ClearField(name)
+            if asked.HasField(name):
+                record.ClearField(other)
+                setattr(record, name, getattr(asked, name))
 
-class Wish(Change):
-    """A new timer."""
 
-    topic: Annotated[str, Field(min_length=1, max_length=_TOPIC_LENGTH, description="topic that gets the callback")]
+class Setting(Change):
+    """A timer to set. Without `topic`, its callback is that of the timer of the parameter `request`."""
+
     timer_id: Annotated[
         str | None,
         Field(min_length=1, max_length=_ID_LENGTH, description="your own name for it; without, one is made"),
@@ -135,6 +169,17 @@ class Wish(Change):
         if self.at is None and self.after is None:
             raise ValueError("give `at` or `after`")
         return self
+
+
+class Wish(Setting):
+    """A new timer."""
+
+    topic: Annotated[str, Field(min_length=1, max_length=_TOPIC_LENGTH, description="topic that gets the callback")]
+
+    @property
+    def digest(self) -> str:
+        """The digest by which a repeat of this wish is told from another one, in hex."""
+        return hashlib.sha256(self.model_dump_json(exclude={"timer_id"}, exclude_none=True).encode()).hexdigest()
 
 
 def _bytes(what: str, text: str | None, encoded: str | None) -> bytes | None:

@@ -8,21 +8,19 @@ from typing import Annotated, Any, TypeVar
 from urllib.parse import quote
 
 from fastapi import Depends, FastAPI, Header, Path, Query, Request, Response
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.responses import StreamingResponse
 from starlette.exceptions import HTTPException
 
 from kafka_timers import __version__
-from kafka_timers.client.request import Outcome
-from kafka_timers.console.access import Caller, Role, problem
-from kafka_timers.console.actions import Service, TopicForbiddenError
+from kafka_timers.client.request import Outcome, only_if_pending
+from kafka_timers.console.access import Caller, Role
+from kafka_timers.console.actions import Service
 from kafka_timers.console.bodies import (
     AheadOut,
     AnswerOut,
     CallerOut,
     HistoryOut,
     PageOut,
-    Problem,
     RejectedOut,
     RejectedPage,
     RequestOut,
@@ -36,15 +34,26 @@ from kafka_timers.console.bodies import (
     waiting_out,
 )
 from kafka_timers.console.etf1_gui import info_of, schedules_of
-from kafka_timers.console.models import Change, When, Wish
+from kafka_timers.console.models import Change, Setting, When, Wish
 from kafka_timers.console.pages import PAGES
+from kafka_timers.console.problems import (
+    CONFLICT,
+    MISSING,
+    PROBLEMS,
+    ProblemError,
+    answer_errors,
+    gone,
+    met,
+    met_since,
+    not_known,
+)
+from kafka_timers.console.replays import replay_of
 from kafka_timers.console.sharing import within
 from kafka_timers.core.moments import second_of, when_of
-from kafka_timers.core.outcomes import State
 from kafka_timers.core.pending import PLACE_PATTERN, UNITS_S
 from kafka_timers.core.rejected import Rejected
 from kafka_timers.core.wire import SECOND_LIMIT, Future
-from kafka_timers.errors import AnswerError, KafkaTimersError, PublishError, QueryError, RequestError, WhenError
+from kafka_timers.operate.again import callback_again, only_after
 from kafka_timers.operate.documents import status_document
 from kafka_timers.operate.find import Found
 from kafka_timers.operate.redrive import Which
@@ -54,33 +63,9 @@ _LIMIT_S = 2.9
 _BUCKETS_MAX = 10_000
 _PAGE_MAX = 1_000
 
-_PROBLEMS: dict[int | str, dict[str, Any]] = {
-    status: {"description": what, "content": {"application/problem+json": {"schema": Problem.model_json_schema()}}}
-    for status, what in {
-        400: "The request cannot be read.",
-        401: "A token is needed.",
-        403: "This caller, page or topic has no permission.",
-        413: "The request is too large.",
-        422: "A parameter or a field is wrong.",
-        502: "Kafka or a worker refuses.",
-        503: "Kafka is not there, topics are missing, or there is no answer yet: ask again.",
-        504: "The request was accepted, and no answer came.",
-    }.items()
-}
-_MISSING: dict[int | str, dict[str, Any]] = {404: _PROBLEMS[400] | {"description": "No such timer is known."}}
-_CONFLICT: dict[int | str, dict[str, Any]] = {
-    409: _PROBLEMS[400] | {"description": "It is too late, or another timer is known."}
-}
-
 _T = TypeVar("_T")
 
 _Instant = Annotated[str | None, Query(description="RFC 3339 with a zone, or UNIX seconds")]
-
-
-class _ProblemError(Exception):
-    def __init__(self, status: int, detail: str) -> None:
-        super().__init__(detail)
-        self.status = status
 
 
 def app_of(service: Service) -> FastAPI:
@@ -98,20 +83,20 @@ def app_of(service: Service) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         lifespan=living,
-        responses=_PROBLEMS,
+        responses=PROBLEMS,
     )
     app.state.service = service
     routes: list[tuple[str, str, Callable[..., Any], Any, int, dict[int | str, dict[str, Any]]]] = [
-        ("POST", "/v1/timers", create_timer, AnswerOut, 201, _CONFLICT),
+        ("POST", "/v1/timers", create_timer, AnswerOut, 201, CONFLICT),
         ("GET", "/v1/timers", list_timers, PageOut, 200, {}),
-        ("GET", "/v1/timers/{timer_id:path}", show_timer, HistoryOut, 200, _MISSING),
-        ("PUT", "/v1/timers/{timer_id:path}", set_timer, AnswerOut, 200, {}),
-        ("PATCH", "/v1/timers/{timer_id:path}", move_timer, AnswerOut, 200, _MISSING | _CONFLICT),
-        ("DELETE", "/v1/timers/{timer_id:path}", cancel_timer, AnswerOut, 200, _MISSING | _CONFLICT),
-        ("GET", "/v1/requests/{place}", show_request, RequestOut, 200, _MISSING),
+        ("GET", "/v1/timers/{timer_id:path}", show_timer, HistoryOut, 200, MISSING),
+        ("PUT", "/v1/timers/{timer_id:path}", set_timer, AnswerOut, 200, CONFLICT),
+        ("PATCH", "/v1/timers/{timer_id:path}", move_timer, AnswerOut, 200, MISSING | CONFLICT),
+        ("DELETE", "/v1/timers/{timer_id:path}", cancel_timer, AnswerOut, 200, MISSING | CONFLICT),
+        ("GET", "/v1/requests/{place}", show_request, RequestOut, 200, MISSING),
         ("GET", "/v1/ahead", count_ahead, AheadOut, 200, {}),
         ("GET", "/v1/rejected", list_rejected, RejectedPage, 200, {}),
-        ("POST", "/v1/rejected/{place}/redrive", redrive, AnswerOut, 200, _CONFLICT),
+        ("POST", "/v1/rejected/{place}/redrive", redrive, AnswerOut, 200, CONFLICT),
         ("GET", "/v1/topics", list_topics, TopicsOut, 200, {}),
         ("GET", "/v1/status", show_status, None, 200, {}),
         ("GET", "/v1/me", show_caller, CallerOut, 200, {}),
@@ -129,10 +114,7 @@ def app_of(service: Service) -> FastAPI:
         app.add_api_route(path, _is_alive, include_in_schema=False)
     app.add_api_route("/", _page, include_in_schema=False)
     app.add_api_route("/static/{name}", _page, include_in_schema=False)
-    app.add_exception_handler(HTTPException, _not_served)
-    app.add_exception_handler(RequestValidationError, _not_understood)
-    app.add_exception_handler(KafkaTimersError, _failed)
-    app.add_exception_handler(_ProblemError, _told)
+    answer_errors(app)
     return app
 
 
@@ -157,13 +139,20 @@ def _service(request: Request) -> Service:
 def _operator(request: Request) -> Caller:
     caller: Caller = request.state.caller
     if caller.role < Role.OPERATE:
-        raise _ProblemError(403, f"{caller.name} may look, and change nothing")
+        raise ProblemError(403, f"{caller.name} may look, and change nothing")
     return caller
 
 
 _Asked = Annotated[Service, Depends(_service)]
 _Operator = Annotated[Caller, Depends(_operator)]
 _Id = Annotated[str, Path(min_length=1, max_length=4_096)]
+_Version = Annotated[
+    str | None,
+    Query(
+        pattern=r"^(0|[1-9][0-9]{0,8}):[0-9]{1,18}$",
+        description="only if the timer of this request, partition:offset, stands under the id; otherwise 409",
+    ),
+]
 _TopicFilter = Annotated[str | None, Query(description="only timers with this callback topic")]
 _KeyFilter = Annotated[str | None, Query(description="only timers with this callback key")]
 
@@ -181,19 +170,21 @@ async def create_timer(
     """
     Create a timer, unless its id is already known.
 
-    The Idempotency-Key becomes the timer id. Until an hour after the timer's second, or its cancel, a repeated request
-    with the same key is answered 200 with the timer of the first request.
+    The Idempotency-Key, UTF-8, becomes the timer id. Until an hour after the timer's second, or its cancel, a repeated
+    request with the same key and the same body is answered 200 with `replay` and the timer that stands. Another body
+    with the same key is answered 422.
     """
-    if idempotency_key and wish.timer_id not in (None, idempotency_key):
-        raise _ProblemError(422, "timerId and Idempotency-Key are two names for one thing: give one, or the same twice")
-    timer_id = wish.timer_id or idempotency_key or str(uuid.uuid4())
+    name = _utf8(idempotency_key)
+    if name and wish.timer_id not in (None, name):
+        raise ProblemError(422, "timerId and Idempotency-Key are two names for one thing: give one, or the same twice")
+    timer_id = wish.timer_id or name or str(uuid.uuid4())
     future, due_ms = _future(Future(timerId=timer_id), wish, service), await _due_ms(wish, service)
-    answer = await service.create(future, due_ms or 0, caller)
+    answer = await service.create(future, due_ms or 0, caller, wish.digest)
     if answer.outcome is Outcome.IGNORED:
-        if idempotency_key:
+        if name:
             response.status_code = 200
-            return answer_out(timer_id, answer, service.clock.wall_s())
-        raise _ProblemError(
+            return await replay_of(service, timer_id, answer, wish.digest)
+        raise ProblemError(
             409,
             f"a timer is known as {timer_id!r}: request {answer.request}. Change it with PATCH, or set another with "
             "PUT; an id is known until an hour after its timer's second, or its cancel",
@@ -225,35 +216,71 @@ async def show_timer(
     service: _Asked,
     history: Annotated[bool, Query(description="also return earlier records of its id; reads the log")] = True,
 ) -> HistoryOut:
-    """Show a timer. A pending one is shown at once, with `complete` true or false; others once the log is read."""
+    """
+    Show the timer that stands under an id, and all records of the id, also those that changed nothing.
+
+    A pending timer is shown at once, with `complete` true or false; others once the log is read.
+    """
     found = await service.timer(timer_id, with_history=history)
     if not isinstance(found, Found):
         return waiting_out(timer_id, found)
     shown = history_out(timer_id, found)
     if shown is None:
-        raise _ProblemError(404, _not_known(timer_id, found))
+        raise ProblemError(404, not_known(timer_id, found))
     return shown
 
 
-async def set_timer(timer_id: _Id, wish: Wish, service: _Asked, caller: _Operator) -> AnswerOut:
-    """Set a timer. It replaces the pending timer of its id. If that one is already firing, both fire."""
-    if wish.timer_id not in (None, timer_id):
-        raise _ProblemError(422, "timerId is not the one in the address")
-    due_ms = (await _due_ms(wish, service)) or 0
-    answer = await service.set(_future(Future(timerId=timer_id), wish, service), due_ms, caller)
+async def set_timer(
+    timer_id: _Id, setting: Setting, service: _Asked, caller: _Operator, request: _Version = None
+) -> AnswerOut:
+    """
+    Set a timer. It replaces the pending timer of its id. If that one is already firing, both fire.
+
+    With `request`, nothing happens unless the timer of that request stands: the one to replace if it is pending, else
+    the last one of the id. Without `topic`, the new timer has the callback of that one, which must not be pending.
+    """
+    if setting.timer_id not in (None, timer_id):
+        raise ProblemError(422, "timerId is not the one in the address")
+    if setting.topic is None and (request is None or not setting.model_fields_set <= {"at", "after", "timer_id"}):
+        raise ProblemError(422, "topic: Field required. Without it, give `request` and no other part of a callback")
+    due_ms = (await _due_ms(setting, service)) or 0
+    if request is None:
+        future = _future(Future(timerId=timer_id), setting, service)
+    else:
+        future = await _in_place_of(request, timer_id, setting, service)
+    answer = await service.set(future, due_ms, caller)
+    if answer.outcome is Outcome.IGNORED:
+        raise met_since(timer_id, answer)
     return answer_out(timer_id, answer, service.clock.wall_s(), due_ms)
 
 
-async def move_timer(timer_id: _Id, change: Change, service: _Asked, caller: _Operator) -> AnswerOut:
+async def _in_place_of(request: str, timer_id: str, setting: Setting, service: Service) -> Future:
+    """Return the Future of *setting*, which stands only if the timer of *request* still does."""
+    known = await service.pending(timer_id)
+    if not isinstance(known, Found):
+        if known[0] != request or setting.topic is None:
+            raise met(timer_id, request, known)
+        return only_if_pending(_future(Future(timerId=timer_id), setting, service), True, request)
+    asked = _future(Future(timerId=timer_id), setting, service) if setting.topic else callback_again(known)
+    if asked is None or not only_after(asked, known, request, int(service.clock.wall_s() * 1000)):
+        raise met(timer_id, request, known)
+    return asked
+
+
+async def move_timer(
+    timer_id: _Id, change: Change, service: _Asked, caller: _Operator, request: _Version = None
+) -> AnswerOut:
     """Change a pending timer: its time or its callback. Omitted fields stay. If it is not pending, nothing happens."""
     due_ms = await _due_ms(change, service)
     waiting = await service.pending(timer_id)
     if isinstance(waiting, Found):
-        raise _gone(timer_id, waiting)
-    request, due_before_ms, future = waiting
-    answer = await service.move(_future(future, change, service), due_ms or due_before_ms, caller, request)
+        raise met(timer_id, request, waiting) if request else gone(timer_id, waiting)
+    waits_at, due_before_ms, future = waiting
+    if request not in (None, waits_at):
+        raise met(timer_id, request or "", waiting)
+    answer = await service.move(_future(future, change, service), due_ms or due_before_ms, caller, waits_at)
     if answer.outcome is not Outcome.MOVED:
-        raise _ProblemError(409, f"{timer_id!r} was moved, cancelled or fired meanwhile: nothing has changed")
+        raise met_since(timer_id, answer)
     return answer_out(timer_id, answer, service.clock.wall_s(), due_ms or due_before_ms)
 
 
@@ -261,16 +288,16 @@ async def cancel_timer(
     timer_id: _Id,
     service: _Asked,
     caller: _Operator,
-    request: Annotated[str | None, Query(description="only the timer of this request, partition:offset")] = None,
+    request: _Version = None,
 ) -> AnswerOut:
     """Cancel a timer."""
     answer = await service.cancel(timer_id, caller, request)
     if answer.outcome is Outcome.UNKNOWN:
-        raise _ProblemError(404, f"no timer is known as {timer_id!r}: there was none, or it was due over an hour ago")
+        raise ProblemError(404, f"no timer is known as {timer_id!r}: there was none, or it was due over an hour ago")
     if answer.outcome is Outcome.TOO_LATE:
-        raise _ProblemError(409, f"{timer_id!r} fires or has fired: request {answer.request}")
+        raise ProblemError(409, f"{timer_id!r} fires, has fired or was refused: request {answer.request}")
     if answer.outcome is Outcome.IGNORED:
-        raise _ProblemError(409, f"request {request} waits no more under {timer_id!r}; known is {answer.request}")
+        raise met_since(timer_id, answer)
     return answer_out(timer_id, answer, service.clock.wall_s())
 
 
@@ -281,7 +308,7 @@ async def show_request(
     """Show the content of a request, and whether its timer is pending."""
     found, waits = await service.request(place)
     if found.record is None:
-        raise _ProblemError(404, found.why)
+        raise ProblemError(404, found.why)
     return request_out(place, found.record, waits, has_left=found.has_left)
 
 
@@ -303,7 +330,7 @@ async def count_ahead(
     start -= start % unit_s
     end = min(start + 60 * unit_s if end is None else end, SECOND_LIMIT)
     if not start < end <= start + _BUCKETS_MAX * unit_s:
-        raise _ProblemError(422, f"`to` is to be later than `from`, by {_BUCKETS_MAX} {unit}s at most")
+        raise ProblemError(422, f"`to` is to be later than `from`, by {_BUCKETS_MAX} {unit}s at most")
     found = await (await service.workers()).ahead(start, end, unit)
     counts = [{"second": second, "count": count} for second, count in found.counts.items()]
     unknown = unknown_out(found.unknown)
@@ -343,7 +370,7 @@ async def redrive(
     again = refused.again(service.topics.requests, len(workers.addresses), now_ms, due_ms)
     answer = await service.redrive(again, caller)
     if answer.outcome is Outcome.IGNORED:
-        raise _ProblemError(
+        raise ProblemError(
             409, f"{place} was sent again already, or its id has a later timer: request {answer.request}"
         )
     return answer_out(again.future.timerId, answer, service.clock.wall_s(), again.due_ms)
@@ -400,7 +427,15 @@ async def _due_ms(when: When, service: Service) -> int | None:
         # "At once" is by ticks, so that it holds whatever this host's clock shows.
         return await service.now_ms() if when.after == 0 else when.due_ms(service.clock.wall_s())
     except ValueError as error:
-        raise _ProblemError(422, str(error)) from error
+        raise ProblemError(422, str(error)) from error
+
+
+def _utf8(header: str | None) -> str | None:
+    """Return the text of a *header*, which arrives as Latin-1."""
+    try:
+        return header and header.encode("latin-1").decode()
+    except UnicodeError as error:
+        raise ProblemError(422, "Idempotency-Key is not UTF-8") from error
 
 
 def _instant(text: str | None) -> int | None:
@@ -409,57 +444,4 @@ def _instant(text: str | None) -> int | None:
     try:
         return max(second_of(when_of(text)), 0)
     except ValueError as error:
-        raise _ProblemError(422, str(error)) from error
-
-
-def _gone(timer_id: str, found: Found) -> _ProblemError:
-    """Return the reason that no timer is pending under *timer_id*."""
-    if found.outcomes and found.outcomes[-1].state in (State.FIRED, State.TOO_LATE):
-        return _ProblemError(409, f"{timer_id!r} fires or has fired: nothing has changed")
-    return _ProblemError(404, _not_known(timer_id, found))
-
-
-def _not_known(timer_id: str, found: Found) -> str:
-    return f"no timer is known as {timer_id!r} in partition {found.partition}, from offset {found.start} to {found.end}"
-
-
-# --- errors ----------------------------------------------------------------------------------------------------------
-
-
-def _response(status: int, detail: str) -> JSONResponse:
-    code, body = problem(status, detail)
-    return JSONResponse(body, code, media_type="application/problem+json")
-
-
-async def _told(_request: Request, error: Exception) -> JSONResponse:
-    return _response(error.status if isinstance(error, _ProblemError) else 500, str(error))
-
-
-async def _not_served(_request: Request, error: Exception) -> JSONResponse:
-    status = error.status_code if isinstance(error, HTTPException) else 500
-    said = {404: "there is no such address: /openapi.json has all of them", 405: "this address does not do that"}
-    return _response(status, said.get(status, str(getattr(error, "detail", error))))
-
-
-async def _not_understood(_request: Request, error: Exception) -> JSONResponse:
-    found = error.errors() if isinstance(error, RequestValidationError) else []
-    # The place and the expected form, but not the given value, which may be long or secret.
-    said = "; ".join(f"{'.'.join(map(str, each['loc'][1:])) or each['loc'][0]}: {each['msg']}" for each in found[:5])
-    return _response(422, said[:1_000].encode(errors="replace").decode())
-
-
-async def _failed(_request: Request, error: Exception) -> JSONResponse:
-    match error:
-        case TopicForbiddenError():
-            status = 403
-        case RequestError() | WhenError():
-            status = 422
-        case AnswerError():
-            status = 504
-        case QueryError():
-            status = 502
-        case PublishError():
-            status = 503 if error.retriable else 502
-        case _:
-            status = 503
-    return _response(status, str(error).encode(errors="replace").decode())
+        raise ProblemError(422, str(error)) from error

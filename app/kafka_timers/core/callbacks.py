@@ -9,9 +9,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import translate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kafka_timers.core.routing import hash_of
+from kafka_timers.core.text import headers_of, json_of
 from kafka_timers.core.wire import SECOND_LIMIT, Future, Request, callback_headers
 
 # Of a batch with one record: 61 bytes of batch header, and at most 36 of varints and attributes around key and value.
@@ -105,6 +106,28 @@ class Shown(NamedTuple):
         asked = future.callBackRecord
         key, value = (getattr(asked, name) if asked.HasField(name) else None for name in ("key", "value"))
         return cls(asked.topic, key, value)
+
+
+def placing_document(asked: Future | Request) -> dict[str, Any]:
+    """Return the partition and the partition key that *asked* names for its callback as JSON; null without one."""
+    record = asked.callBackRecord
+    return {
+        "partition": record.partition if record.HasField("partition") else None,
+        **json_of("partition_key", record.partitionKey if record.HasField("partitionKey") else None),
+    }
+
+
+def callback_document(future: Future) -> dict[str, Any]:
+    """Return the callback that *future* asks for as JSON; a value that is null asks for a tombstone."""
+    topic, key, value = Shown.of(future)
+    return {
+        "topic": topic,
+        **json_of("key", key),
+        **placing_document(future),
+        "token": future.token or None,
+        **json_of("value", value),
+        "headers": headers_of(future.headers),
+    }
 
 
 def topics_in(globs: str) -> "re.Pattern[str]":

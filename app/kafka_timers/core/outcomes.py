@@ -28,7 +28,7 @@ from kafka_timers.core.partition import Partition
 from kafka_timers.core.refused import Reason
 from kafka_timers.core.verdicts import Ask, Cancel, SendOn, Verdict, judged
 from kafka_timers.core.versions import Answer
-from kafka_timers.core.wire import Future, Record, Reply, Sealed, future_from, is_complete, unframed
+from kafka_timers.core.wire import Future, Record, Reply, Sealed, future_from, is_complete, is_question, unframed
 from kafka_timers.errors import WireError
 
 
@@ -79,7 +79,7 @@ class Outcome:
     due_ms: int | None
     cancel: bool
     topic: str
-    key: str
+    key: bytes | None
     state: State
     reason: str = ""
     by: int | None = None
@@ -111,7 +111,7 @@ def _reason_in(verdict: Verdict) -> str:
 
 
 def records_of(records: Iterable[Record], timer_id: str) -> list[Record]:
-    """Return those of *records* that have *timer_id*, in their order."""
+    """Return those of *records* that have *timer_id*, in their order. Questions are left out: they change nothing."""
     name, found = timer_id.encode(), []
     for record in records:
         # Parsing costs many times as much as a search for the bytes.
@@ -121,7 +121,7 @@ def records_of(records: Iterable[Record], timer_id: str) -> list[Record]:
             future = future_from(record.value or b"")
         except WireError:
             continue
-        if future.timerId == timer_id:
+        if future.timerId == timer_id and not is_question(future):
             found.append(record)
     return found
 
@@ -180,6 +180,28 @@ def with_rejected(outcomes: Iterable[Outcome], rejected: Mapping[int, str]) -> l
     ]
 
 
+def standing(outcomes: Sequence[Outcome]) -> Outcome | None:
+    """
+    Return the timer that stands under an id, of the *outcomes* of its records; None if there is none.
+
+    It is the last request that workers have accepted, whatever became of it: a cancel or a later record that changed
+    nothing does not stand. If they have accepted none, it is the last one that they refused as it came.
+    """
+    refused = [each for each in outcomes if not each.cancel and each.state is State.REFUSED]
+    return next(reversed(accepted_in(outcomes) or refused), None)
+
+
+def accepted_in(outcomes: Iterable[Outcome]) -> list[Outcome]:
+    """Return those of *outcomes* whose requests workers have accepted: neither ignored nor refused as they came."""
+    return [
+        each
+        for each in outcomes
+        if not each.cancel
+        and each.state is not State.IGNORED
+        and (each.state is not State.REFUSED or each.seal is not None)
+    ]
+
+
 class _HistoricPartition(Partition):
     """A partition in the past, for which no record was answered before."""
 
@@ -234,9 +256,8 @@ class _History:
         verdict = judged(asking, self._number, self._partitions)
         due_ms = verdict.due_ms if isinstance(verdict, Ask) else None
         topic, key, _ = Shown.of(future)
-        text = (key or b"").decode(errors="backslashreplace")
         outcome = Outcome(
-            *(record.offset, record.timestamp, due_ms, future.cancel, topic, text),
+            *(record.offset, record.timestamp, due_ms, future.cancel, topic, key),
             state=self._state_of(accepted, future),
             reason=next(iter(accepted.refused), "") or _reason_in(verdict),
         )

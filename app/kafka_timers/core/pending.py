@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any, NamedTuple, Self
 
 from kafka_timers.core import rows as batches
-from kafka_timers.core.callbacks import Outgoing
+from kafka_timers.core.callbacks import Outgoing, placing_document
 from kafka_timers.core.changes import Row
 from kafka_timers.core.keys import FIRST_MS, REFUSED_MS, first_key, is_batch, moment_of, parts_of, row_key, row_of
 from kafka_timers.core.text import headers_of, json_of
@@ -73,6 +73,7 @@ class Pending(NamedTuple):
             "due_ms": self.due_ms,
             **json_of("topic", outgoing.topic),
             **json_of("key", outgoing.key),
+            **placing_document(request),
             **json_of("timer_id", request.timerId or None),
             **json_of("token", request.token or None),
             "value_bytes": len(outgoing.value or b""),

@@ -10,10 +10,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
-from kafka_timers.core.callbacks import Shown
+from kafka_timers.core.callbacks import Shown, callback_document
 from kafka_timers.core.refused import Reason
 from kafka_timers.core.routing import partition_of
-from kafka_timers.core.text import headers_of, json_of, pairs_of
+from kafka_timers.core.text import json_of, pairs_of
 from kafka_timers.core.wire import (
     REJECT_PREFIX,
     SECOND_LIMIT,
@@ -34,6 +34,7 @@ _CONTENTS = (
     Reason.MILLIS_OUT_OF_RANGE,
     Reason.ID_MISSING,
     Reason.CONDITION_INVALID,
+    Reason.CALLBACK_INVALID,
     Reason.COPY_INVALID,
     Reason.TOPIC_MISSING,
 )
@@ -249,15 +250,10 @@ class Rejected:
         if self.door or self.future is None:
             return document | json_of("record_value", self.value)
         future = self.future
-        topic, key, value = Shown.of(future)
         return document | {
             "cancel": future.cancel,
-            "topic": topic,
-            **json_of("key", key),
             "timer_id": future.timerId or None,
-            "token": future.token or None,
-            **json_of("value", value),
-            "headers": headers_of(future.headers),
+            **callback_document(future),
         }
 
     def again(self, requests: str, partitions: int, now_ms: int, due_ms: int | None = None) -> Again:

@@ -16,6 +16,7 @@ from kafka_timers.core.routing import hash_of
 from kafka_timers.core.versions import Original, TimerRecord
 from kafka_timers.core.wire import (
     KEPT_KEY,
+    NO_OFFSET,
     Condition,
     Extras,
     Future,
@@ -26,7 +27,6 @@ from kafka_timers.core.wire import (
     unframed,
 )
 
-_LARGEST_OFFSET = (1 << 63) - 1
 # Fields of Extras that each Future has, and the tag with which the first begins.
 _PLAIN, _TOPIC = (Extras.CALLBACKTOPIC_FIELD_NUMBER, Extras.CALLBACKKEY_FIELD_NUMBER), b"\x0a"
 
@@ -151,7 +151,7 @@ def expected_in(future: Future, number: int) -> int | None:
     partition, _, offset = future.ifRequest.partition(":")
     if partition != str(number) or not (offset.isascii() and offset.isdecimal() and len(offset) <= 19):
         return None
-    return min(int(offset), _LARGEST_OFFSET)
+    return min(int(offset), NO_OFFSET)
 
 
 def timer_record(future: Future, due_ms: int | None, record: Record, number: int, *, far: bool = False) -> TimerRecord:

@@ -120,6 +120,8 @@ REQUEST_HEADER = "timer-request"
 FORWARDED_HEADER = "timer-forwarded"
 # On `timer-request`: the person or program that asks on behalf of others.
 ASKED_BY_HEADER = "timer-asked-by"
+# On `timer-request`: the digest of the body by which somebody asked over HTTP, so that a repeat is told from another.
+BODY_HEADER = "timer-body"
 # The headers that the service itself sets on every callback.
 SERVICE_HEADERS = frozenset((TOKEN_HEADER, ID_HEADER, EXPIRY_HEADER, MILLIS_HEADER, REQUEST_HEADER, FORWARDED_HEADER))
 # On an answer: its outcome. The names of its other headers begin with this one.
@@ -145,6 +147,9 @@ REASON_HEADER = REJECT_PREFIX + "reason"
 # The year 5138. Today's time in milliseconds is above it, so a key in milliseconds differs from one in seconds.
 SECOND_LIMIT = 100_000_000_000
 
+
+# No log grows that long.
+NO_OFFSET = (1 << 63) - 1
 
 # How long compaction leaves a record of `timer-planned` alone, so that the lake lands it.
 PLANNED_LAG_MS = 3_600_000
@@ -178,6 +183,11 @@ def second_in(text: bytes | None, *, missing: _Fault, malformed: _Fault, in_mill
     if not second:
         return malformed
     return second if second < SECOND_LIMIT else in_milliseconds
+
+
+def is_question(future: Future) -> bool:
+    """Tell whether *future* is a cancel of no request, which changes nothing and is made only to be answered."""
+    return future.cancel and future.ifRequest.endswith(f":{NO_OFFSET}")
 
 
 def is_far(second: int, appended_s: int, horizon_s: int) -> bool:

@@ -15,6 +15,7 @@ from aiokafka import ConsumerRecord
 from kafka_timers.broker.odd_batches import shown
 from kafka_timers.client.request import Answer, Timer
 from kafka_timers.core.lake_progress import LakeProgress
+from kafka_timers.core.outcomes import Outcome
 from kafka_timers.core.text import json_of
 from kafka_timers.core.wire import ID_HEADER, REQUEST_HEADER, TOKEN_HEADER, last_second_of
 from kafka_timers.operate.acls import Acl
@@ -24,7 +25,7 @@ from kafka_timers.operate.health import ServiceStatus, overdue_of, problems_of
 from kafka_timers.operate.watch import lateness_of
 
 # Not what the lake asks of it besides.
-_OF_AN_OUTCOME = ("offset", "appended_ms", "due_ms", "cancel", "topic", "key", "state", "reason", "second")
+_OF_AN_OUTCOME = ("offset", "appended_ms", "due_ms", "cancel", "topic", "state", "reason", "second")
 
 Document = dict[str, Any]
 
@@ -77,8 +78,13 @@ def found_document(timer_id: str, found: Found) -> Document:
         "end": found.end,
         "sealed": last_second_of(found.seal) if found.seal else None,
         "problem": found.problem,
-        "records": [{name: getattr(outcome, name) for name in _OF_AN_OUTCOME} for outcome in found.outcomes],
+        "stands": None if found.stands is None else _record_document(found.stands),
+        "records": [_record_document(each) for each in found.outcomes],
     }
+
+
+def _record_document(outcome: Outcome) -> Document:
+    return {name: getattr(outcome, name) for name in _OF_AN_OUTCOME} | json_of("key", outcome.key)
 
 
 def capacity_document(needs: Iterable[Need]) -> Document:

@@ -11,7 +11,7 @@ from kafka_timers.broker.topics import knowing
 from kafka_timers.clock import HostClock
 from kafka_timers.core.changes import to_take
 from kafka_timers.core.lake_progress import LakeProgress
-from kafka_timers.core.outcomes import Outcome, State, outcomes_of, records_of, uncertain, with_rejected
+from kafka_timers.core.outcomes import Outcome, State, outcomes_of, records_of, standing, uncertain, with_rejected
 from kafka_timers.core.routing import partition_of
 from kafka_timers.core.sweep import repeated_in, sweeps_in
 from kafka_timers.core.wire import (
@@ -56,24 +56,29 @@ class Found:
     lake: LakeProgress | None = None
 
     @property
+    def stands(self) -> Outcome | None:
+        """The timer that stands, whether it waits or not; see `core.outcomes.standing`."""
+        return standing(self.outcomes)
+
+    @property
     def waiting(self) -> tuple[str, int, Future] | None:
         """The pending or parked timer: partition:offset of its request, its UNIX millisecond and its Future."""
-        last = self._last_waiting
-        if last is None or last.due_ms is None:
+        last = self.stands
+        if last is None or last.due_ms is None or last.state not in (State.PENDING, State.PARKED):
             return None
-        return f"{self.partition}:{last.offset}", last.due_ms, self.request_of(last)
+        return self.place_of(last), last.due_ms, self.request_of(last)
 
     @property
     def problem(self) -> str:
         """Why the parked timer is late or will be, in a sentence with the step to take; empty if it is not."""
-        last = self._last_waiting
-        if self.lake is None or last is None or last.due_ms is None or last.state is State.PENDING:
+        last = self.stands
+        if self.lake is None or last is None or last.due_ms is None or last.state is not State.PARKED:
             return ""
-        return self.lake.problem_of(f"{self.partition}:{last.offset}", last.due_ms)
+        return self.lake.problem_of(self.place_of(last), last.due_ms)
 
-    @property
-    def _last_waiting(self) -> Outcome | None:
-        return next((each for each in reversed(self.outcomes) if each.state in (State.PENDING, State.PARKED)), None)
+    def place_of(self, outcome: Outcome) -> str:
+        """Return partition:offset of the request of *outcome*."""
+        return f"{self.partition}:{outcome.offset}"
 
     def request_of(self, outcome: Outcome) -> Future:
         """Return the Future that the record of *outcome* asks for."""

@@ -56,18 +56,20 @@ export const get = async (path, parameters = {}) => {
 
 export const act = async (method, path, body) => (await send(method, path, body)).json();
 
-/** Asks before an action; null if it is to be left, otherwise what was typed, or "". */
+/** Asks before an action; null if it is to be left, otherwise what was typed, or "". *cli* may depend on that. */
 export function ask({ title, text = "", cli = "", input = "", value = "", yes }) {
   const dialog = document.getElementById("ask");
   const field = document.getElementById("ask-input");
   document.getElementById("ask-title").textContent = title;
   document.getElementById("ask-text").textContent = text;
-  document.getElementById("ask-cli").textContent = cli;
+  const tell = () => { document.getElementById("ask-cli").textContent = typeof cli === "string" ? cli : cli(field.value); };
   document.getElementById("ask-cli").hidden = !cli;
   document.getElementById("ask-label").hidden = !input;
   document.querySelector("#ask-label span").textContent = input;
   document.getElementById("ask-yes").textContent = yes;
   field.value = value;
+  field.oninput = tell;
+  tell();
   dialog.returnValue = "no";
   dialog.showModal();
   return new Promise((done) => {
@@ -94,13 +96,23 @@ export const number = (value) => (value === null || value === undefined ? "–" 
 /** A word of a command line, as a shell takes it. */
 export const quoted = (text) => (/^[\w.:/@+-]+$/.test(text) ? text : "'" + text.replaceAll("'", `'"'"'`) + "'");
 
-/** The bytes of a value, which JSON has as text or in base64. */
-export function bytesOf(told) {
-  if (told.valueBase64) return Uint8Array.from(atob(told.valueBase64), (each) => each.charCodeAt(0));
-  return new TextEncoder().encode(told.value ?? "");
+/** The options of a command about the timer of *id*, and that id. */
+export const about = (id, options) => (id.startsWith("-") ? `${options} -- ${quoted(id)}` : `${quoted(id)} ${options}`);
+
+/** The bytes of a field, which JSON has as text or in base64. */
+export function bytesOf(told, name = "value") {
+  const encoded = told[`${name}Base64`];
+  if (encoded) return Uint8Array.from(atob(encoded), (each) => each.charCodeAt(0));
+  return new TextEncoder().encode(told[name] ?? "");
 }
 
 export const hex = (bytes) => Array.from(bytes, (each) => each.toString(16).padStart(2, "0")).join(" ");
+
+/** A field for people: its text, its bytes in hex if it is none, "empty", or a dash if there is none. */
+export function textOf(told, name) {
+  if (told[`${name}Base64`]) return el("code", { title: "not UTF-8: in hex" }, hex(bytesOf(told, name)));
+  return told[name] === "" ? el("span", { class: "soft" }, "empty") : told[name] ?? "–";
+}
 
 export function table(heads, rows) {
   const cell = (tag, content, index) => el(tag, { class: heads[index].number ? "number" : null, scope: tag === "th" ? "col" : null }, content);

@@ -1,6 +1,6 @@
 // What was refused, and sending it again.
 
-import { act, ask, at, dueOf, el, failure, get, link, number, quoted, table } from "./page.js";
+import { act, ask, at, dueOf, el, failure, get, link, number, quoted, table, textOf } from "./page.js";
 
 const HEADS = [{ name: "refused" }, { name: "reason" }, { name: "asks for" }, { name: "timer id" }, { name: "request" }, { name: "" }];
 
@@ -18,7 +18,7 @@ export async function refused(screen) {
     shown);
   const said = el("p", { role: "status" });
   const redrive = async (each) => {
-    const asked = await ask({ title: "Send it again?", text: `${each.timerId ?? "A timer without an id"} to ${each.topic}, with the value as it was. What is past fires at once. It is sent once: a second time it is refused.`, cli: `kafka-timers redrive ${each.place}`, yes: "Send again" });
+    const asked = await ask({ title: "Send it again?", text: `${each.timerId ?? "A timer without an id"} to ${each.topic}, with the value as it was. What is past fires at once. It is sent once: a second time it is refused.`, cli: `kafka-timers redrive ${each.place} --yes`, yes: "Send again" });
     if (asked === null) return;
     try {
       const answer = await act("POST", `rejected/${encodeURIComponent(each.place)}/redrive`, {});
@@ -33,7 +33,7 @@ export async function refused(screen) {
     const rows = page.rejected.reverse().map((each) => [
       each.at.replace("T", " ").replace("Z", ""),
       [each.reason, each.door && ` by door ${each.door}`, each.words && `: ${each.words}`].filter(Boolean).join(""),
-      each.topic === null ? `key ${each.recordKey ?? each.recordKeyBase64 ?? "null"}` : each.cancel ? "a cancel" : `${each.topic}, ${at(dueOf(each))}`,
+      each.topic === null ? ["key ", textOf(each, "recordKey")] : each.cancel ? "a cancel" : `${each.topic}, ${at(dueOf(each))}`,
       each.timerId ? link(each.timerId, "timer", each.timerId) : "–",
       `${each.source} ${each.request}`,
       mayAct && each.topic !== null && !each.cancel ? el("button", { onclick: () => redrive(each), "aria-label": `Send ${each.place} again` }, "Send again") : "",

@@ -1,6 +1,6 @@
 // Search among the timers that wait, and all of one.
 
-import { act, ask, at, bytesOf, dueOf, el, failure, fromNow, get, hex, link, missing, number, quoted, table } from "./page.js";
+import { about, act, ask, at, bytesOf, dueOf, el, failure, fromNow, get, hex, link, missing, number, quoted, table, textOf } from "./page.js";
 
 const AGAIN_MS = 2_000;
 const HEADS = [{ name: "fires" }, { name: "timer id" }, { name: "topic" }, { name: "key" }, { name: "request" }, { name: "bytes", number: true }];
@@ -8,8 +8,14 @@ const HEADS = [{ name: "fires" }, { name: "timer id" }, { name: "topic" }, { nam
 const row = (each) => [
   el("span", {}, at(dueOf(each)), " ", el("span", { class: "soft" }, fromNow(dueOf(each)))),
   each.timerId ? link(each.timerId, "timer", each.timerId) : el("span", { class: "soft" }, "none"),
-  each.topic, each.key ?? "–", each.request, number(each.valueBytes),
+  each.topic ?? "–", textOf(each, "key"), each.request, number(each.valueBytes),
 ];
+
+// States of records that changed nothing.
+const DID_NOTHING = ["ignored", "too late", "unknown"];
+
+/** What chooses the partition of the callback. */
+const placed = (told) => (told.partition !== null ? number(told.partition) : told.partitionKey === null && told.partitionKeyBase64 === null ? "–" : ["by ", textOf(told, "partitionKey")]);
 
 const isRequest = (text) => /^\d{1,9}:\d{1,18}$/.test(text);
 
@@ -48,6 +54,12 @@ async function request(place, at_, signal) {
   try {
     const told = await get(`requests/${at_}`);
     if (signal.aborted) return;
+    if (told.problem) {
+      const parts = { key: told.recordKey, keyBase64: told.recordKeyBase64, value: told.recordValue, valueBase64: told.recordValueBase64 };
+      part.replaceChildren(el("h3", {}, `Request ${at_}`), el("p", { class: "bad" }, `It is no request: ${told.problem}`),
+        el("p", {}, "Key of the record: ", textOf(parts, "key")), el("h3", {}, "Value of the record"), values(parts));
+      return;
+    }
     const waits = told.waits === null ? "whether it waits is not known: no worker tells, or it lies in the lake" : told.waits ? "it waits" : "it waits no more";
     part.replaceChildren(
       el("h3", {}, `Request ${at_}`),
@@ -76,6 +88,7 @@ async function list(part, what, filter, signal, cursor = null, before = []) {
 }
 
 function values(told) {
+  if (!told.valueBase64 && (told.value ?? null) === null) return el("p", { class: "soft" }, "None: a tombstone.");
   const bytes = bytesOf(told);
   const pretty = () => { try { return JSON.stringify(JSON.parse(told.value), null, 2); } catch { return null; } };
   const forms = { text: told.value, JSON: told.value ? pretty() : null, hex: hex(bytes) };
@@ -126,47 +139,49 @@ async function readOn(screen, id, isOver) {
 function draw(screen, id, told) {
   const { place, mayAct } = screen;
   const waits = told.state === "pending" || told.state === "parked";
-  const said = el("p", { role: "status" });
   const after = async (what, done) => {
     if (what === null) return;
+    screen.met = null;
     try {
       await done(what);
-      await timer(screen);
     } catch (error) {
-      said.replaceChildren(failure(error));
+      screen.met = failure(error);
     }
+    // After a refusal too: what stands now may be another timer than the one that was shown.
+    await timer(screen);
   };
-  const path = `timers/${encodeURIComponent(id)}`;
-  const name = quoted(id);
+  // An action counts for the request that is shown, and for no other.
+  const path = `timers/${encodeURIComponent(id)}?request=${told.request}`;
+  const command = (name, options) => `kafka-timers ${name} ${about(id, options)}`;
   const cancel = async () => after(
-    await ask({ title: "Take it back?", text: `${id} would not fire.`, cli: `kafka-timers cancel ${name} --if-pending --request ${told.request}`, yes: "Take it back" }),
-    () => act("DELETE", `${path}?request=${told.request}`));
+    await ask({ title: "Take it back?", text: `${id} would not fire.`, cli: command("cancel", `--if-pending --request ${told.request}`), yes: "Take it back" }),
+    () => act("DELETE", path));
   const fire = async () => after(
-    await ask({ title: "Fire it now?", text: `${id} would fire now, and not at ${told.at}.`, cli: `kafka-timers fire-now ${name}`, yes: "Fire it" }),
+    await ask({ title: "Fire it now?", text: `${id} would fire now, and not at ${told.at}.`, cli: command("fire-now", `--request ${told.request}`), yes: "Fire it" }),
     () => act("PATCH", path, { after: 0 }));
   const move = async () => after(
-    await ask({ title: "Move it", text: "RFC 3339 with a zone, or UNIX seconds. All else stays as it is.", cli: `kafka-timers move ${name} --at … --topic ${quoted(told.topic)} --if-pending --request ${told.request}`, input: "New time", value: told.at, yes: "Move it" }),
+    await ask({ title: "Move it", text: "RFC 3339 with a zone, or UNIX seconds. All else stays as it is.", cli: (when) => command("move", `--at ${quoted(when)} --if-pending --request ${told.request}`), input: "New time", value: told.at, yes: "Move it" }),
     (when) => act("PATCH", path, { at: when }));
   const again = async () => after(
-    await ask({ title: "Ask for it again?", text: "The same callback, in five seconds.", cli: `kafka-timers send --in 5s --timer-id ${name} --topic ${quoted(told.topic)} …`, yes: "Ask again" }),
-    () => act("PUT", path, { after: 5, topic: told.topic, key: told.key, token: told.token, headers: told.headers, ...(told.valueBase64 ? { valueBase64: told.valueBase64 } : { value: told.value ?? "" }) }));
+    await ask({ title: "Ask for it again?", text: "The same callback, in five seconds.", cli: command("ask-again", `--in 5s --request ${told.request}`), yes: "Ask again" }),
+    () => act("PUT", path, { after: 5 }));
   const buttons = waits
     ? [["Take back", cancel], ["Move", move], ["Fire now", fire]]
     : [["Ask again", again]];
   place.replaceChildren(
     el("h2", {}, id),
-    el("p", { class: `state${told.state === "refused" ? " bad" : ""}` }, `${told.state}; ${waits ? "fires" : "was for"} ${at(dueOf(told))}, ${fromNow(dueOf(told))}`),
+    el("p", { class: `state${told.state === "refused" ? " bad" : ""}` }, `${told.state}${told.reason ? `, ${told.reason}` : ""}; ${waits ? "fires" : "was for"} ${at(dueOf(told))}, ${fromNow(dueOf(told))}`),
     told.problem ? el("p", { class: "bad" }, told.problem) : "",
     el("div", { class: "buttons" }, mayAct ? buttons.map(([text, does]) => el("button", { onclick: does }, text)) : el("span", { class: "soft" }, "You may look only.")),
-    said,
+    el("p", { role: "status" }, screen.met),
     el("h3", {}, "Callback"),
-    table([{ name: "topic" }, { name: "key" }, { name: "token" }, { name: "request" }], [[told.topic, told.key ?? "–", told.token ?? "–", told.request]]),
-    ...(told.headers.length ? [table([{ name: "header" }, { name: "value" }], told.headers.map((each) => [each.name, each.value ?? (each.valueBase64 ? hex(bytesOf(each)) : "null")]))] : []),
+    table([{ name: "topic" }, { name: "key" }, { name: "partition" }, { name: "token" }, { name: "request" }], [[told.topic, textOf(told, "key"), placed(told), told.token ?? "–", told.request]]),
+    ...(told.headers?.length ? [table([{ name: "header" }, { name: "value" }], told.headers.map((each) => [each.name, textOf(each, "value")]))] : []),
     el("h3", {}, "Value"), values(told),
     el("h3", {}, "Its life"),
     told.complete ? "" : el("p", { id: "reading", class: "soft", role: "status" }, "The log is still being read …"),
-    el("ol", { class: "life" }, told.history.map((each) => el("li", {},
+    el("ol", { class: "life" }, told.history.map((each) => el("li", { class: DID_NOTHING.includes(each.state) ? "soft" : null },
       el("strong", {}, each.cancel ? "taken back" : "asked for"), `${each.appended ? ` at ${each.appended.replace("T", " ").replace("Z", " UTC")}` : " before the log begins"}, request ${each.request}`,
-      el("br"), each.cancel ? `the cancel: ${each.state}` : `for ${at(dueOf(each))}: ${each.state}${each.reason ? `, ${each.reason}` : ""}`))),
-    el("p", {}, el("code", {}, `kafka-timers find ${name}`)));
+      el("br"), each.cancel ? `the cancel: ${each.state}` : `for ${at(dueOf(each))}: ${each.state}${each.reason ? `, ${each.reason}` : ""}`, each.state === "ignored" ? "; its condition did not hold, and it changed nothing" : ""))),
+    el("p", {}, el("code", {}, `kafka-timers find ${about(id, "")}`.trim())));
 }
