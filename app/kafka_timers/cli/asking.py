@@ -29,7 +29,7 @@ from kafka_timers.cli.options import (
     on_instance,
     options_of,
 )
-from kafka_timers.cli.render import answer_line, found_lines, moment_text, pending_table, printable, terminal
+from kafka_timers.cli.render import answer_line, found_lines, moment_text, printable
 from kafka_timers.cli.running import argument_bytes, wait_for
 from kafka_timers.client.request import Answer, Outcome, Timer, only_if_pending
 from kafka_timers.client.timer_client import TimerClient
@@ -292,6 +292,8 @@ def _matching(
 def _preview(waiting: Sequence[Mapping[str, Any]], named: int) -> None:
     """Show on the standard error, for people, the timers that match."""
     if waiting:
+        from kafka_timers.cli.tables import pending_table, terminal
+
         terminal(stderr=True).print(pending_table(waiting[:_SHOWN]))
     more = len(waiting) - _SHOWN
     click.echo(f"{f'and {more:,} more; ' if more > 0 else ''}{len(waiting):,} timers match", err=True)

@@ -3,16 +3,16 @@
 """
 
 import json
+import shutil
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from rich.console import Console
 
 from kafka_timers.cli.options import When, choice_option, count_option, given_by, json_option, options_of
-from kafka_timers.cli.render import ahead_lines, pending_table, printable, terminal, unknown_lines
+from kafka_timers.cli.render import ahead_lines, printable, unknown_lines
 from kafka_timers.cli.running import needs, wait_for
 from kafka_timers.clock import HostClock
 from kafka_timers.core.moments import second_of
@@ -59,6 +59,13 @@ def asked(given: Mapping[str, Any], question: "Callable[[Workers], Awaitable[_An
     return wait_for(ask())
 
 
+def _print(timers: Sequence[Mapping[str, Any]]) -> None:
+    # Not before it is needed: with rich, a command takes a fifth longer to start.
+    from kafka_timers.cli.tables import pending_table, terminal
+
+    terminal().print(pending_table(timers))
+
+
 @click.command("list")
 @options_of(QuerySettings)
 @_filters
@@ -103,7 +110,7 @@ def list_(limit: int, with_values: bool, as_json: bool, **given: Any) -> None:
     has_more = asked(given, show)
     if not as_json:
         if shown:
-            terminal().print(pending_table(shown))
+            _print(shown)
         elif not unknown:
             click.echo("no such timer waits")
         if has_more:
@@ -143,7 +150,7 @@ def next_(as_json: bool, **given: Any) -> None:
     if as_json:
         click.echo(json.dumps(timer))
     elif timer:
-        terminal().print(pending_table([timer]))
+        _print([timer])
     elif not page.unknown:
         click.echo("no such timer waits")
     say_missing(page.unknown, page.lake)
@@ -177,7 +184,7 @@ def ahead(unit: str, start: datetime | int | None, end: datetime | int | None, a
         counts = [{"second": second, "count": count} for second, count in found.counts.items()]
         click.echo(json.dumps({"unit": unit, "from": from_s, "to": to_s, "cut": found.is_cut, "counts": counts}))
     else:
-        for line in ahead_lines(found.counts, unit_s, Console().width):
+        for line in ahead_lines(found.counts, unit_s, shutil.get_terminal_size().columns):
             click.echo(line)
         if found.is_cut:
             click.echo("there was no time to count all of them: ask for a shorter time", err=True)

@@ -1,30 +1,28 @@
-"""Tables and lines for people at a terminal. `operate.documents` has the same for programs, as JSON."""
+"""Lines for people at a terminal. `operate.documents` has the same for programs, as JSON."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
-from aiokafka import ConsumerRecord
-from rich.console import Console
+from rich.cells import cell_len, set_cell_size
 from rich.filesize import decimal
-from rich.table import Table
-from rich.text import Text
 
 from kafka_timers.broker.odd_batches import shown
 from kafka_timers.cli.running import argument_bytes
-from kafka_timers.client.request import Answer
 from kafka_timers.core.callbacks import Shown
-from kafka_timers.core.outcomes import Outcome
-from kafka_timers.core.rejected import Rejected
-from kafka_timers.core.text import bytes_in, fraction_of
+from kafka_timers.core.text import fraction_of
 from kafka_timers.core.wire import EXPIRY_HEADER, MILLIS_HEADER, SECOND_LIMIT, last_second_of
-from kafka_timers.operate.capacity import REPEATED_MAX, Need
-from kafka_timers.operate.find import Found
-from kafka_timers.operate.health import PartitionStatus, Planners, Refused, ServiceStatus
+from kafka_timers.operate.capacity import REPEATED_MAX
 from kafka_timers.operate.watch import lateness_of
 
-_WIDE = 10_000
+if TYPE_CHECKING:
+    from aiokafka import ConsumerRecord
+
+    from kafka_timers.client.request import Answer
+    from kafka_timers.core.rejected import Rejected
+    from kafka_timers.operate.find import Found
+    from kafka_timers.operate.health import PartitionStatus, Planners, Refused, ServiceStatus
 
 # --- text ------------------------------------------------------------------------------------------------------------
 
@@ -43,29 +41,24 @@ def printable(data: bytes | None) -> str:
 
 def moment_text(moment_ms: int) -> str:
     """Return *moment_ms*, UNIX milliseconds, as a UTC time followed by its UNIX second."""
-    return f"{_moment(moment_ms)} UTC (second {moment_ms // 1000}{fraction_of(moment_ms)})"
+    return f"{utc_text(moment_ms)} UTC (second {moment_ms // 1000}{fraction_of(moment_ms)})"
 
 
-def _moment(moment_ms: int) -> str:
+def utc_text(moment_ms: int) -> str:
     """Return *moment_ms* in UTC, with milliseconds unless they are 0."""
-    return _utc(moment_ms // 1000, "%Y-%m-%d %H:%M:%S") + fraction_of(moment_ms)
+    return utc(moment_ms // 1000, "%Y-%m-%d %H:%M:%S") + fraction_of(moment_ms)
 
 
-def _utc(second: int, form: str) -> str:
+def utc(second: int, form: str) -> str:
+    """Return *second*, UNIX seconds, in UTC as *form* says; as a number if it is out of the range of dates."""
     # A seal may have any number, but datetime has a range.
     return datetime.fromtimestamp(second, UTC).strftime(form) if 0 <= second < SECOND_LIMIT else str(second)
-
-
-def terminal(*, stderr: bool = False) -> Console:
-    """Return where tables are printed. If that is no terminal, no row is folded, so that other programs can read it."""
-    found = Console(stderr=stderr)
-    return found if found.is_terminal else Console(stderr=stderr, width=_WIDE)
 
 
 # --- lines -----------------------------------------------------------------------------------------------------------
 
 
-def answer_line(timer_id: str, answer: Answer) -> str:
+def answer_line(timer_id: str, answer: "Answer") -> str:
     """Return *answer* about *timer_id* as a line."""
     line = f"{_name(timer_id)}: {answer.outcome.lower().replace('_', ' ')}"
     known = "" if answer.due_ms is None else f"of {moment_text(answer.due_ms)}, request {answer.request}"
@@ -74,7 +67,7 @@ def answer_line(timer_id: str, answer: Answer) -> str:
     return f"{line}, {known}" if known else line
 
 
-def found_lines(timer_id: str, found: Found) -> Iterator[str]:
+def found_lines(timer_id: str, found: "Found") -> Iterator[str]:
     """Yield a line with the timer that stands, if one does; then the number and place of the records of *timer_id*."""
     if (last := found.stands) is not None:
         reason = f", {last.reason}" if last.reason else ""
@@ -87,7 +80,7 @@ def found_lines(timer_id: str, found: Found) -> Iterator[str]:
     )
 
 
-def status_lines(status: ServiceStatus) -> list[str]:
+def status_lines(status: "ServiceStatus") -> list[str]:
     """Return lines about the service as a whole: firing, ticks, workers, refused requests, doors."""
     rows = status.partitions
     ages_s = [row.tick_age_s for row in rows if row.tick_age_s is not None]
@@ -114,7 +107,7 @@ def status_lines(status: ServiceStatus) -> list[str]:
     return [printable(line.encode()) for line in lines]
 
 
-def _kept(rows: Sequence[PartitionStatus]) -> Iterator[str]:
+def _kept(rows: "Sequence[PartitionStatus]") -> Iterator[str]:
     sizes = [row.log_bytes for row in rows if row.log_bytes is not None]
     size = f", {decimal(sum(sizes))}" if len(sizes) == len(rows) else ""
     gone = sum(row.log_start or 0 for row in rows)
@@ -122,7 +115,7 @@ def _kept(rows: Sequence[PartitionStatus]) -> Iterator[str]:
     yield f"{sum(row.log_records or 0 for row in rows):,} records{size}{given_back}"
     if held := [(row.held_since_s, f"{row.partition}:{row.held_from}") for row in rows if row.held_since_s is not None]:
         since_s, place = min(held)
-        yield f"needed from {_utc(int(since_s), '%Y-%m-%d %H:%M:%S')} UTC on, request {place}"
+        yield f"needed from {utc(int(since_s), '%Y-%m-%d %H:%M:%S')} UTC on, request {place}"
     if swept := sum(row.swept for row in rows):
         repeated = f"{swept:,} timer{'s were' if swept > 1 else ' was'} repeated"
         times = swept / max(sum(row.asked_meanwhile for row in rows), 1)
@@ -134,7 +127,7 @@ def _kept(rows: Sequence[PartitionStatus]) -> Iterator[str]:
         yield repeated
 
 
-def _planners(planners: Planners) -> str:
+def _planners(planners: "Planners") -> str:
     if not planners.count:
         return "no planner"
     named = "planner" if planners.count == 1 else "planners"
@@ -146,7 +139,7 @@ def _sealed(seconds: Sequence[int | None]) -> str:
     if not known:
         return "nothing yet"
     missing = len(seconds) - len(known)
-    sealed = f"up to {_utc(min(known), '%Y-%m-%d %H:%M:%S')} UTC"
+    sealed = f"up to {utc(min(known), '%Y-%m-%d %H:%M:%S')} UTC"
     return f"{sealed}; {missing} of {len(seconds)} partitions not yet" if missing else sealed
 
 
@@ -156,14 +149,14 @@ def problem_lines(problems: Sequence[str]) -> list[str]:
     return [printable(line.encode()) for line in lines]
 
 
-def _refused(found: Refused | None) -> str:
+def _refused(found: "Refused | None") -> str:
     if found is None or not found.reasons:
         return "unknown" if found is None else "none in the last hour"
     reasons = ", ".join(f"{count} {reason}" for reason, count in found.reasons.items())
     return f"in the last hour {reasons}{'' if found.is_all else ' and more'}; the last one {found.last}"
 
 
-def callback_lines(record: ConsumerRecord, now_s: float, width: int) -> list[str]:
+def callback_lines(record: "ConsumerRecord", now_s: float, width: int) -> list[str]:
     """
     Return *record* as lines of at most *width* cells: due time, lateness, key and value; then its headers.
 
@@ -174,7 +167,7 @@ def callback_lines(record: ConsumerRecord, now_s: float, width: int) -> list[str
         head = f"{'no timer':23} {'-':>15} "
     else:
         word = "late" if lateness_ms >= 0 else "early"
-        head = f"{_moment(due_ms):23} {f'{_span(abs(lateness_ms))} {word}':>15} "
+        head = f"{utc_text(due_ms):23} {f'{_span(abs(lateness_ms))} {word}':>15} "
     due = (EXPIRY_HEADER, MILLIS_HEADER)
     others = [(shown(name).encode(), value or b"") for name, value in record.headers if name not in due]
     headers = " ".join(printable(name + b"=" + value) for name, value in others)
@@ -196,21 +189,19 @@ def _span(ms: int) -> str:
 
 
 def _fitted(text: str, cells: int) -> str:
-    fitted = Text(text)
-    fitted.truncate(cells, overflow="ellipsis", pad=True)
-    return fitted.plain
+    return set_cell_size(text, cells) if cell_len(text) <= cells else set_cell_size(text, cells - 1) + "…"
 
 
-def rejected_lines(rejected: Rejected) -> list[str]:
+def rejected_lines(rejected: "Rejected") -> list[str]:
     """Return lines for a refused request: time, place, reason and request; then its timer, or its key and value."""
-    at = _utc(rejected.at_ms // 1000, "%Y-%m-%d %H:%M:%S")
+    at = utc(rejected.at_ms // 1000, "%Y-%m-%d %H:%M:%S")
     why = (rejected.reason or "no reason is told") + (f" by door {rejected.door}" if rejected.door else "")
     lines = [f"{at} {rejected.place:>8}  {why}; {rejected.topic} {rejected.request}"]
     if rejected.words:
         lines.append(f"{'':30}{rejected.words}")
     future = rejected.future
     if rejected.made:
-        due = "" if rejected.due_ms is None else _moment(rejected.due_ms)
+        due = "" if rejected.due_ms is None else utc_text(rejected.due_ms)
         timer_id = f", id {rejected.timer_id}" if rejected.timer_id else ""
         lines.append(f"{'':30}{due} to {rejected.callback_topic}{timer_id}")
     if rejected.door or future is None:
@@ -218,7 +209,7 @@ def rejected_lines(rejected: Rejected) -> list[str]:
     elif future.cancel:
         lines.append(f"{'':30}cancel of {future.timerId}")
     else:
-        due = printable(rejected.key) if rejected.due_ms is None else _moment(rejected.due_ms)
+        due = printable(rejected.key) if rejected.due_ms is None else utc_text(rejected.due_ms)
         topic, callback_key, _ = Shown.of(future)
         key = f", key {printable(callback_key)}" if callback_key else ""
         timer_id = f", id {future.timerId}" if future.timerId else ""
@@ -241,7 +232,7 @@ def ahead_lines(counts: Mapping[int, int], unit_s: int, width: int) -> list[str]
     for second, count in counts.items():
         if before is not None and second > before + unit_s:
             lines.append(f"{'':20} {'·':>{digits}}")
-        lines.append(f"{_utc(second, '%Y-%m-%d %H:%M:%S'):20} {count:>{digits},} {_bar(count / most * cells)}")
+        lines.append(f"{utc(second, '%Y-%m-%d %H:%M:%S'):20} {count:>{digits},} {_bar(count / most * cells)}")
         before = second
     return [*lines, f"{'in all':20} {total:>{digits},}"]
 
@@ -262,89 +253,3 @@ def unknown_lines(unknown: Mapping[int, str]) -> list[str]:
 
 def _name(timer_id: str) -> str:
     return printable(argument_bytes(timer_id))
-
-
-# --- tables ----------------------------------------------------------------------------------------------------------
-
-
-def status_table(rows: Sequence[PartitionStatus]) -> Table:
-    """Return *rows* as a table that fits 80 columns."""
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    table.add_column("part", justify="right")
-    table.add_column("sealed up to\nUTC", no_wrap=True)
-    table.add_column("lag\ns", justify="right", no_wrap=True)
-    table.add_column("pending", justify="right", no_wrap=True)
-    table.add_column("late, ms\np50/p99/max", justify="right", no_wrap=True)
-    table.add_column("owner", overflow="fold")
-    for row in rows:
-        lateness = (row.lateness_p50_ms, row.lateness_p99_ms, row.lateness_max_ms)
-        table.add_row(
-            str(row.partition),
-            "-" if row.second is None else _utc(row.second, "%Y-%m-%d %H:%M:%S"),
-            "-" if row.lag_s is None else str(row.lag_s),
-            "-" if row.pending is None else str(row.pending),
-            "-" if None in lateness else "/".join(map(str, lateness)),
-            # As Text, because rich would read markup in a worker's name.
-            Text("-" if row.owner is None else printable(row.owner.encode())),
-        )
-    return table
-
-
-def history_table(partition: int, rows: Sequence[Outcome]) -> Table:
-    """Return the records of a timer id with their states as a table that fits 80 columns."""
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    table.add_column("request", no_wrap=True)
-    table.add_column("appended\nUTC", no_wrap=True)
-    table.add_column("due\nUTC", no_wrap=True)
-    table.add_column("state", no_wrap=True)
-    table.add_column("topic, key", overflow="fold")
-    for each in rows:
-        callback = each.reason if each.reason else printable(each.topic.encode() + b" " + (each.key or b""))
-        due = "-" if each.due_ms is None else _moment(each.due_ms)
-        table.add_row(
-            f"{partition}:{each.offset}",
-            "-" if each.appended_ms is None else _utc(each.appended_ms // 1000, "%Y-%m-%d %H:%M:%S"),
-            "cancel" if each.cancel else due,
-            each.state,
-            # As Text, because rich would read markup in a topic's name.
-            Text("" if each.cancel and not each.reason else callback),
-        )
-    return table
-
-
-_TEXTS = ("topic", "key", "timer_id")
-
-
-def pending_table(timers: Sequence[Mapping[str, Any]]) -> Table:
-    """Return waiting *timers*, as workers return them, as a table that fits 80 columns."""
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    table.add_column("fires at\nUTC", no_wrap=True)
-    table.add_column("request", no_wrap=True)
-    table.add_column("topic", overflow="fold")
-    table.add_column("key", overflow="fold")
-    table.add_column("timer id", overflow="fold")
-    table.add_column("bytes", justify="right", no_wrap=True)
-    for timer in timers:
-        # As Text, because rich would read markup in a topic's name.
-        texts = (Text("-" if (data := bytes_in(timer, name)) is None else printable(data)) for name in _TEXTS)
-        table.add_row(_moment(timer["due_ms"]), timer["request"], *texts, str(timer["value_bytes"]))
-    return table
-
-
-def capacity_table(needs: Iterable[Need]) -> Table:
-    """Return *needs* as a table."""
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(overflow="fold")
-    for need in needs:
-        table.add_row(need.name.replace("_", " "), _amount(need.amount, need.unit), need.why)
-    return table
-
-
-def _amount(amount: float, unit: str) -> str:
-    if unit.startswith("bytes"):
-        return decimal(math.ceil(amount)) + unit.removeprefix("bytes")
-    if unit == "s":
-        return str(timedelta(seconds=math.ceil(amount)))
-    return f"{math.ceil(amount):,}"
