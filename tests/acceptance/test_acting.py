@@ -16,7 +16,8 @@ from service import Service, take
 
 from kafka_timers import request_from
 from kafka_timers.clock import HostClock
-from kafka_timers.core.wire import Future, Header
+from kafka_timers.core.routing import hash_of
+from kafka_timers.core.wire import Callback, Future, Header
 from kafka_timers.dev.broker import free_port
 
 
@@ -194,6 +195,36 @@ async def test_fire_now_lets_a_timer_fire_as_it_was_asked_for_and_once(live: Liv
     assert (record.key, record.value, told["timer-token"], told["trace"]) == (b"k", b"\xff\x00", b"t", b"\xff")
     code, _, errors = await live.run("fire-now", "soon")
     assert (code, "no timer of this id waits" in errors) == (4, True)
+
+
+async def test_a_timer_is_asked_for_again_only_if_it_is_the_one_that_is_meant(live: Live) -> None:
+    service = live.service
+    topic, due = service.prefix + "again", int(time.time()) + 3_600
+    await service.create_topic(topic)
+    asked = Future(callBackRecord=Callback(topic=topic, key=b"\xff", partitionKey=b"k"), timerId="again", token="t")
+    request = await service.request(due, asked)
+    assert await live.told("ask-again", "nobody", "--in", "0s", code=4) is None
+    assert await live.told("ask-again", "again", "--in", "0s", code=5) is None
+    other = f"{request}0"
+    assert (await live.told("fire-now", "again", "--request", other, code=5))["request"] == request
+    await live.told("fire-now", "again", "--request", request)
+    [fired] = await live.fired(topic, 1)
+    assert await live.told("ask-again", "again", "--in", "0s", "--request", request, code=5) is None
+    again = await live.told("ask-again", "again", "--in", "0s", "--request", fired)
+    assert again["outcome"] == "ACCEPTED"
+    assert await live.fired(topic, 2) == sorted([fired, again["asked"]])
+    # One that was cancelled too.
+    await service.request(due, asked)
+    await live.told("cancel", "again")
+    last = await live.told("ask-again", "again", "--in", "0s")
+    assert last["outcome"] == "ACCEPTED"
+    assert await live.fired(topic, 3) == sorted([fired, again["asked"], last["asked"]])
+    told = {
+        (each.key, each.value, each.partition, dict(each.headers)["timer-token"])
+        for each in await service.read(topic, 3)
+    }
+    assert told == {(b"\xff", None, hash_of(b"k") % service.partitions, b"t")}
+    assert (await live.run("ask-again", "again"))[0] == 2
 
 
 async def test_now_is_the_last_tick_whatever_this_hosts_clock_shows(

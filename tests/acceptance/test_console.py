@@ -3,11 +3,8 @@
 import asyncio
 import base64
 import io
-import sys
 import time
-from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -394,31 +391,6 @@ async def test_it_needs_no_document_but_its_own(console: Console) -> None:
         "/v1/me",
         "/v1/events",
     }
-
-
-async def test_random_requests_are_answered_as_the_openapi_document_says(console: Console) -> None:
-    await asked_by_schemathesis(console, "--phases", "fuzzing", "--max-examples", "10")
-
-
-@pytest.mark.chaos
-async def test_many_random_requests_are_answered_as_the_openapi_document_says(console: Console) -> None:
-    await asked_by_schemathesis(console, "--max-examples", "100")
-
-
-async def asked_by_schemathesis(console: Console, *options: str) -> None:
-    """Send requests that the document allows, and others that it does not, some of them as answers have led to."""
-    checks = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
-    command = [str(Path(sys.executable).parent / "schemathesis"), "run", f"{console.url}/openapi.json", "--no-color"]
-    # On a busy machine a log may take longer to read than somebody waits, and then that is said.
-    expected = '["2xx", "4xx", "503"]'
-    folder = console.process.data_dir.parent
-    (folder / "schemathesis.toml").write_text(f"[checks]\nnot_a_server_error.expected-statuses = {expected}\n")
-    # Events go on without end.
-    options = ("--exclude-path", "/v1/events", *options)
-    options = ("-H", f"Authorization: Bearer {OPERATE}", "--checks", checks, "--seed", "1", *options)
-    process = await asyncio.create_subprocess_exec(*command, *options, stdout=PIPE, stderr=STDOUT, cwd=folder)
-    output, _ = await process.communicate()
-    assert process.returncode == 0, output.decode()[-8_000:]
 
 
 async def test_it_ends_when_it_is_asked_to(console: Console) -> None:

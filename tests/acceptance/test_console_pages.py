@@ -4,18 +4,21 @@ import asyncio
 import dataclasses
 import json
 import os
+import random
 import re
 import shutil
 import sys
 import time
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
 import pytest
 from axe_core_python.selenium import Axe
+from hostile import some_value
 from patience import LIMIT_S
 from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
@@ -27,8 +30,9 @@ from service import Process, Service
 
 from kafka_timers import TimerClient
 from kafka_timers.core.routing import hash_of
-from kafka_timers.core.wire import Future
+from kafka_timers.core.wire import Callback, Future, Header, future_from
 from kafka_timers.dev.broker import free_port
+from kafka_timers.errors import WireError
 
 EVIL = "<script>document.title='evil'</script><img src=x onerror=\"document.title='evil'\">"
 SCREENS = ("now", "ahead", "timers", "refused", "topics", "partitions", "try", "api")
@@ -334,6 +338,40 @@ async def test_a_timer_page_shows_what_stands_and_what_changed_nothing(pages: Pa
         "Move",
         "Fire now",
     ]
+
+
+async def test_records_of_any_bytes_are_shown_as_they_are(pages: Pages) -> None:
+    service, chance, ids = pages.service, random.Random(7), set[str]()
+    soon, later = b"%d" % time.time(), b"%d" % (time.time() + 7_200)
+    for _ in range(40):
+        value = some_value(chance)
+        await service.request(chance.choice([soon, later, b"", b"\xff", b"9" * 5_000]), value, chance.randrange(4))
+        with suppress(WireError):
+            ids.add(future_from(value or b"").timerId)
+    garbage = await service.request(later, b"\xff\xfe", 0)
+    record = Callback(topic=service.callbacks, key=b"\xff\0", partitionKey=b"\xfe")
+    headers = [Header(key=EVIL, value=b"\xfd"), Header(key="timer-id", value=b"x"), Header()]
+    await service.request(later, Future(callBackRecord=record, timerId="binary", headers=headers))
+    await service.until_sealed(int(time.time()) + 1)
+    pages.complaints()
+    await pages.open("timer/binary")
+    await pages.until_shown("pending; fires")
+    for told in ("ff 00", "by fe", "None: a tombstone.", EVIL, "fd"):
+        assert told in pages.main
+    await pages.open(f"timers?q={garbage}")
+    await pages.until_shown("It is no request: bytes are not a Future")
+    await pages.until_shown("ff fe")
+    await pages.open(f"timers?q={service.callbacks}")
+    await pages.until_shown("ff 00")
+    for timer_id in sorted(name for name in ids if 0 < len(name) < 1_000):
+        await pages.open(f"timer/{quote(timer_id, safe='')}")
+        await pages.until(lambda: "Its life" in pages.main or "no timer is known" in pages.main)
+    screens = {"refused": "value-not-a-future", "topics": service.callbacks, "timers": "that fire next"}
+    for screen, told in screens.items():
+        await pages.open(screen)
+        await pages.until_shown(told)
+        await pages.until(lambda: "Looking …" not in pages.main)
+    assert [each for each in pages.complaints() if "status of 404" not in each["message"]] == []
 
 
 async def test_a_refused_request_is_sent_again_once(pages: Pages) -> None:

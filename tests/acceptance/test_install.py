@@ -61,7 +61,7 @@ CALLS = {
     "dev": Call("--folder .", "dev", says="holds things that are not of kafka-timers dev"),
     "find": Call("some-id"),
     "fire-now": Call("some-id"),
-    "ask-again": Call("some-id", "--in", "5s"),
+    "ask-again": Call("some-id --in 5s"),
     "lake audit": Call(extra="lake", says=NO_JAVA),
     "lake cancel": Call("--where true --yes", "lake", says=NO_JAVA),
     "lake expire": Call("--keep-days 1", "lake", says=NO_JAVA),

@@ -38,6 +38,7 @@ from kafka_timers.clock import Clock, HostClock
 from kafka_timers.core.callbacks import Shown
 from kafka_timers.core.moments import moment_after, moment_at, moment_of
 from kafka_timers.core.routing import partition_of
+from kafka_timers.core.verdicts import fault_of
 from kafka_timers.core.wire import Future, Topics
 from kafka_timers.errors import RequestError
 
@@ -368,7 +369,8 @@ class TimerClient:
             headers: headers of the record, such as `timer-asked-by`; none of them changes the request's meaning.
 
         Raises:
-            RequestError: *future* has no timer id; or as in `cancel`.
+            RequestError: *future* has no timer id; workers would refuse it as it comes, and so not answer; or as in
+                `cancel`.
         """
         if not future.timerId:
             raise RequestError("timer_id is None, and the answer is about a timer with an id: give a str")
@@ -378,7 +380,10 @@ class TimerClient:
         answers = await self._channel.answers()
         # The worker does not read the key of a cancel. Kafka's own partitioners find the partition by it.
         key = future.timerId.encode() if due_ms is None else timed(future, due_ms)
-        publishing = self._channel.publish(key, future.SerializeToString(), future.timerId.encode(), headers)
+        value = future.SerializeToString()
+        if reason := fault_of(key, value, future.timerId, self._channel.partitions):
+            raise RequestError(f"workers would refuse this request of {future.timerId!r} ({reason}): correct it")
+        publishing = self._channel.publish(key, value, future.timerId.encode(), headers)
         return await answers.answer(future, publishing, timeout_s)
 
     async def _known(self, timer_id: str, timeout_s: float) -> Answer:

@@ -86,8 +86,11 @@ def app_of(service: Service) -> FastAPI:
         responses=PROBLEMS,
     )
     app.state.service = service
+    replayed: dict[int | str, dict[str, Any]] = {
+        200: {"model": AnswerOut, "description": "An earlier request with this Idempotency-Key made the timer."}
+    }
     routes: list[tuple[str, str, Callable[..., Any], Any, int, dict[int | str, dict[str, Any]]]] = [
-        ("POST", "/v1/timers", create_timer, AnswerOut, 201, CONFLICT),
+        ("POST", "/v1/timers", create_timer, AnswerOut, 201, CONFLICT | replayed),
         ("GET", "/v1/timers", list_timers, PageOut, 200, {}),
         ("GET", "/v1/timers/{timer_id:path}", show_timer, HistoryOut, 200, MISSING),
         ("PUT", "/v1/timers/{timer_id:path}", set_timer, AnswerOut, 200, CONFLICT),

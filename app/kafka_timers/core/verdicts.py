@@ -116,6 +116,20 @@ def _judged_in(
     return _callback_fault(future) or Ask(second * 1000 + future.millis, future)
 
 
+class _Unsent(NamedTuple):
+    key: bytes
+    value: bytes
+    offset: int = 0
+    timestamp: int = 0
+    headers: Sequence[tuple[str, bytes | None]] = ()
+
+
+def fault_of(key: bytes, value: bytes, timer_id: str, partitions: int) -> Reason | None:
+    """Return why workers would refuse a record with *timer_id* in its partition as it comes; None if they would not."""
+    verdict = judged(_Unsent(key, value), hash_of(timer_id.encode()) % partitions, partitions)
+    return verdict if isinstance(verdict, Reason) else None
+
+
 def _may_be_forwarded(future: Future, partitions: int) -> bool:
     """Tell whether the first place in *future*, from where it was sent on, can be true."""
     first = future.forwarded
