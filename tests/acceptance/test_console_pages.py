@@ -25,6 +25,7 @@ from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service as Driver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 from service import Process, Service
 
@@ -321,6 +322,52 @@ async def test_the_command_that_a_dialog_shows_does_what_its_button_does(pages: 
     told = {(each.key, each.value, each.partition, dict(each.headers)["h"]) for each in fired}
     assert len(fired) == 2
     assert told == {(b"\xff\0", b"\0\xff", hash_of(b"\xfe") % service.partitions, b"\xff")}
+
+
+async def test_enter_in_a_dialog_does_what_was_typed(pages: Pages, tmp_path: Path) -> None:
+    service, browser, due = pages.service, pages.browser, int(time.time()) + 3_600
+    await service.request(due, Future(callBackTopic=service.callbacks, callBack=b"v", timerId="enter"))
+    tokens = tmp_path / "tokens"
+    tokens.write_text("operate operate-0123456789abcdef a newcomer\n")
+    console = await service.start("console", "--token-file", str(tokens), "--group", f"{service.prefix}workers")
+    try:
+        await console.until("/livez", lambda status, _: status == 200)
+        guarded = Pages(service, console, browser)
+        await guarded.open("timer/enter")
+        field = await guarded.until(lambda: shown_field(browser))
+        # Nobody reads a token over a shoulder.
+        assert field.get_attribute("type") == "password"
+        field.send_keys("operate-0123456789abcdef", Keys.ENTER)
+        await guarded.until_shown("pending; fires")
+        await guarded.press("Move")
+        field = await guarded.until(lambda: shown_field(browser))
+        assert field.get_attribute("type") == "text"
+        field.clear()
+        field.send_keys(str(due + 60), Keys.ENTER)
+        await guarded.until_shown("moved")
+        # Without a field it leaves all as it is.
+        await guarded.press("Take back")
+        browser.switch_to.active_element.send_keys(Keys.ENTER)
+        await guarded.until(lambda: not browser.find_element(By.ID, "ask").get_attribute("open"))
+        assert "cancelled" not in guarded.main
+    finally:
+        await console.child.stop(LIMIT_S)
+
+
+def shown_field(browser: webdriver.Chrome) -> WebElement | None:
+    """Return the field of the dialog, if it is shown."""
+    field = browser.find_element(By.ID, "ask-input")
+    return field if field.is_displayed() else None
+
+
+async def test_the_command_of_a_trial_asks_for_what_its_form_asks_for(pages: Pages) -> None:
+    await pages.open("try")
+    await pages.fill("key", "it's")
+    await pages.until_shown("--key 'it'\"'\"'s'")
+    pages.browser.find_element(By.NAME, "key").send_keys(Keys.CONTROL, "a", Keys.NULL, Keys.DELETE)
+    await pages.until_shown("--topic callbacks --value 'pay now'")
+    # Where the form asks for no key, an option would ask for an empty one.
+    assert "--key" not in pages.main
 
 
 async def test_a_timer_page_shows_what_stands_and_what_changed_nothing(pages: Pages) -> None:

@@ -36,7 +36,7 @@ export async function send(method, path, body, signal = AbortSignal.timeout(LIMI
     throw new Refused(0, error.name === "TimeoutError" ? "no answer in time" : "the console does not answer");
   }
   if (response.status === 401) {
-    const given = await ask({ title: "A token is needed", text: "As in the console's --token-file.", input: "Token", yes: "Go on" });
+    const given = await ask({ title: "A token is needed", text: "As in the console's --token-file.", input: "Token", type: "password", yes: "Go on" });
     if (given === null) throw new Refused(401, "a token is needed");
     token.set(given);
     return send(method, path, body);
@@ -57,7 +57,7 @@ export const get = async (path, parameters = {}) => {
 export const act = async (method, path, body) => (await send(method, path, body)).json();
 
 /** Asks before an action; null if it is to be left, otherwise what was typed, or "". *cli* may depend on that. */
-export function ask({ title, text = "", cli = "", input = "", value = "", yes }) {
+export function ask({ title, text = "", cli = "", input = "", type = "text", value = "", yes }) {
   const dialog = document.getElementById("ask");
   const field = document.getElementById("ask-input");
   document.getElementById("ask-title").textContent = title;
@@ -67,9 +67,12 @@ export function ask({ title, text = "", cli = "", input = "", value = "", yes })
   document.getElementById("ask-label").hidden = !input;
   document.querySelector("#ask-label span").textContent = input;
   document.getElementById("ask-yes").textContent = yes;
+  field.type = type;
   field.value = value;
   field.oninput = tell;
   tell();
+  // No button that submits: Enter in the field is to press the other one.
+  document.getElementById("ask-no").onclick = () => dialog.close("no");
   dialog.returnValue = "no";
   dialog.showModal();
   return new Promise((done) => {

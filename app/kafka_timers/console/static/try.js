@@ -15,9 +15,9 @@ export async function trial({ place, signal, mayAct }) {
   let watching = null;
 
   const tell = () => {
-    const id = fields.timerId.value ? ` --timer-id ${quoted(fields.timerId.value)}` : "";
+    const option = (name, value) => (value ? ` --${name} ${quoted(value)}` : "");
     const after = Number(fields.after.value);
-    cli.textContent = `kafka-timers send --in ${Number.isInteger(after) ? `${after}s` : `${Math.ceil(after * 1000)}ms`} --topic ${quoted(fields.topic.value)} --key ${quoted(fields.key.value)} --value ${quoted(fields.value.value)}${id}`;
+    cli.textContent = `kafka-timers send --in ${Number.isInteger(after) ? `${after}s` : `${Math.ceil(after * 1000)}ms`} --topic ${quoted(fields.topic.value)}${option("key", fields.key.value)} --value ${quoted(fields.value.value)}${option("timer-id", fields.timerId.value)}`;
   };
   const submit = async (event) => {
     event.preventDefault();
