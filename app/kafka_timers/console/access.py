@@ -108,6 +108,9 @@ class Access:
             await _answer(send, *_too_large())
             return
         scope.setdefault("state", {})["caller"] = caller
+        # A body is JSON, whatever it is called: curl calls it a form.
+        others = [each for each in scope["headers"] if each[0] != b"content-type"]
+        scope["headers"] = [*others, (b"content-type", b"application/json")]
         await self._app(scope, _given(body, receive), _guarded(send))
 
     def _refused(self, scope: _Scope, headers: Mapping[bytes, bytes]) -> tuple[int, dict[str, Any]] | None:

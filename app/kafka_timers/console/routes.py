@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 from fastapi import Depends, FastAPI, Header, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 
 from kafka_timers import __version__
@@ -68,6 +69,14 @@ _T = TypeVar("_T")
 _Instant = Annotated[str | None, Query(description="RFC 3339 with a zone, or UNIX seconds")]
 
 
+class _AnyText(PathConvertor):
+    # A path is one line, and an id may have several.
+    regex = r"[\s\S]*"
+
+
+register_url_convertor("any", _AnyText())
+
+
 def app_of(service: Service) -> FastAPI:
     """Return the application that serves *service*. `access` checks the caller's permissions before it."""
 
@@ -92,10 +101,10 @@ def app_of(service: Service) -> FastAPI:
     routes: list[tuple[str, str, Callable[..., Any], Any, int, dict[int | str, dict[str, Any]]]] = [
         ("POST", "/v1/timers", create_timer, AnswerOut, 201, CONFLICT | replayed),
         ("GET", "/v1/timers", list_timers, PageOut, 200, {}),
-        ("GET", "/v1/timers/{timer_id:path}", show_timer, HistoryOut, 200, MISSING),
-        ("PUT", "/v1/timers/{timer_id:path}", set_timer, AnswerOut, 200, CONFLICT),
-        ("PATCH", "/v1/timers/{timer_id:path}", move_timer, AnswerOut, 200, MISSING | CONFLICT),
-        ("DELETE", "/v1/timers/{timer_id:path}", cancel_timer, AnswerOut, 200, MISSING | CONFLICT),
+        ("GET", "/v1/timers/{timer_id:any}", show_timer, HistoryOut, 200, MISSING),
+        ("PUT", "/v1/timers/{timer_id:any}", set_timer, AnswerOut, 200, CONFLICT),
+        ("PATCH", "/v1/timers/{timer_id:any}", move_timer, AnswerOut, 200, MISSING | CONFLICT),
+        ("DELETE", "/v1/timers/{timer_id:any}", cancel_timer, AnswerOut, 200, MISSING | CONFLICT),
         ("GET", "/v1/requests/{place}", show_request, RequestOut, 200, MISSING),
         ("GET", "/v1/ahead", count_ahead, AheadOut, 200, {}),
         ("GET", "/v1/rejected", list_rejected, RejectedPage, 200, {}),
