@@ -29,3 +29,21 @@ async def test_a_body_is_read_as_json_whatever_it_is_called(console: Console, ki
     skipped = () if kind else ("Content-Type",)
     async with console.session.post(url, data=body.encode(), headers=headers, skip_auto_headers=skipped) as response:
         assert response.status == 201, await response.text()
+
+
+@pytest.mark.parametrize(
+    "when", [{"at": "20261127"}, {"at": 20261127}, {"at": True}, {"after": True}, {"after": "5"}, {"at": ["5"]}]
+)
+async def test_what_is_no_time_is_refused_and_fires_nothing(console: Console, when: dict[str, object]) -> None:
+    body = {"topic": console.service.callbacks, "timerId": f"no time {when}"}
+    for method, path, more in (("POST", "/v1/timers", {}), ("PUT", "/v1/timers/no-time", {"timerId": None})):
+        status, told = await console.ask(method, path, body | more | when)
+        why = "looks like a date" if "2026" in str(when) else next(iter(when))
+        assert (status, why in told["detail"]) == (422, True), told
+    assert (await console.ask("GET", f"/v1/timers/{quote(body['timerId'])}"))[0] == 404
+
+
+async def test_whole_and_broken_seconds_and_all_types_of_a_body_are_taken(console: Console) -> None:
+    body = {"topic": console.service.callbacks, "tombstone": True, "partition": 1, "headers": [{"name": "h"}]}
+    for when in ({"after": 3_600}, {"after": 3_600.5}, {"at": 4_000_000_000}, {"at": "4000000000.5"}):
+        assert (await console.ask("POST", "/v1/timers", body | when))[0] == 201, when

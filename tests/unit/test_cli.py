@@ -283,6 +283,9 @@ def test_times_are_iso_8601_with_a_zone_or_unix_seconds(text: str, when: datetim
         ("1900000000000.5", "are these milliseconds"),
         ("", "neither ISO 8601"),
         ("2030-02-30T12:00:00Z", "neither ISO 8601"),
+        ("20261127", "looks like a date: give ISO 8601"),
+        ("20261127.5", "looks like a date: give ISO 8601"),
+        ("21991231", "looks like a date: give ISO 8601"),
     ],
 )
 def test_a_time_of_another_form_is_refused_with_the_reason(text: str, reason: str) -> None:

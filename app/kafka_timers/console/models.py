@@ -13,7 +13,7 @@ from pydantic.alias_generators import to_camel
 
 from kafka_timers.client.request import CallbackSpec, future_of, set_callback
 from kafka_timers.core.callbacks import Shown
-from kafka_timers.core.moments import moment_after, moment_at, when_of
+from kafka_timers.core.moments import moment_after, moment_at, no_date, when_of
 from kafka_timers.core.wire import SECOND_LIMIT, Callback, Future
 from kafka_timers.errors import RequestError
 
@@ -27,7 +27,9 @@ class Model(BaseModel):
 
 
 class _Asked(Model):
-    """Base of bodies of requests."""
+    """Base of bodies of requests. Nothing is taken for another type, such as true for 1."""
+
+    model_config = ConfigDict(strict=True)
 
     @field_validator("*")
     @classmethod
@@ -66,13 +68,13 @@ class When(_Asked):
 
         Raises:
             WhenError: no timer can have this time.
-            ValueError: `at` is neither RFC 3339 nor a number.
+            ValueError: `at` is neither RFC 3339 nor a number, or is a date without marks.
         """
         if self.after is not None:
             return moment_after(self.after, now_s)
         if self.at is None:
             return None
-        return moment_at(when_of(self.at) if isinstance(self.at, str) else self.at)
+        return moment_at(when_of(self.at) if isinstance(self.at, str) else no_date(self.at))
 
 
 class Change(When):

@@ -10,6 +10,8 @@ from kafka_timers.errors import WhenError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
+# 20261127 as UNIX seconds is a day of 1970, and somebody means the day of 2026. So are all dates until 2199.
+_DATES = (19_700_101, 22_000_000)
 
 
 def moment_at(when: datetime | float) -> int:
@@ -70,13 +72,13 @@ def when_of(text: str) -> datetime | float:
     Return the point in time that *text* names: an aware datetime from ISO 8601, or UNIX seconds from a number.
 
     Raises:
-        ValueError: *text* is neither, has no zone, or counts milliseconds.
+        ValueError: *text* is neither, has no zone, counts milliseconds, or is a date without marks.
     """
     if number := re.fullmatch(r"([0-9]+)(\.[0-9]+)?", text):
         whole, fraction = number.groups()
         if len(whole) > 12 or int(whole) >= SECOND_LIMIT:
             raise ValueError(f"{text[:100]} is too large for UNIX seconds: are these milliseconds?")
-        return float(text) if fraction else int(text)
+        return no_date(float(text) if fraction else int(text))
     try:
         when = datetime.fromisoformat(text)
     except ValueError as error:
@@ -84,6 +86,18 @@ def when_of(text: str) -> datetime | float:
     if when.tzinfo is None:
         raise ValueError(f"{text!r} has no zone: add Z for UTC, or an offset as +02:00")
     return when
+
+
+def no_date(seconds: float) -> float:
+    """
+    Return *seconds*, UNIX seconds that somebody gives.
+
+    Raises:
+        WhenError: their digits are a date, as 20261127.
+    """
+    if _DATES[0] <= seconds < _DATES[1]:
+        raise WhenError(f"{seconds!r} looks like a date: give ISO 8601 with a zone, as 2030-01-31T12:00:00Z")
+    return seconds
 
 
 def second_of(when: datetime | float) -> int:
