@@ -4,8 +4,7 @@ import json
 from urllib.parse import quote
 
 import pytest
-from consoles import OPERATE, Console
-
+from consoles import OPERATE, READ, Console
 
 
 @pytest.mark.parametrize("timer_id", ["a\nb", "\n", "a\r\n", "\0", "\t \x7f", "a\x85b\u2028"])
@@ -47,3 +46,43 @@ async def test_whole_and_broken_seconds_and_all_types_of_a_body_are_taken(consol
     body = {"topic": console.service.callbacks, "tombstone": True, "partition": 1, "headers": [{"name": "h"}]}
     for when in ({"after": 3_600}, {"after": 3_600.5}, {"at": 4_000_000_000}, {"at": "4000000000.5"}):
         assert (await console.ask("POST", "/v1/timers", body | when))[0] == 201, when
+
+
+async def test_programs_tell_problems_apart_by_their_type(console: Console) -> None:
+    path, asked = "/v1/timers/typed", {"after": 3_600, "topic": console.service.callbacks, "timerId": "typed"}
+    _, made = await console.ask("POST", "/v1/timers", asked, Idempotency_Key="typed")
+    repeated = {"Idempotency_Key": "typed"}
+    other = f"{path}?request={made['request']}9"
+    found = [
+        await console.ask("GET", path, token=None),
+        await console.ask("PATCH", path, {"after": 0}, token=READ),
+        await console.ask("POST", "/v1/timers", asked | {"topic": "elsewhere"}),
+        await console.ask("GET", "/v1/timers/never"),
+        await console.ask("DELETE", "/v1/timers/never"),
+        await console.ask("PATCH", "/v1/timers/never", {"after": 0}),
+        await console.ask("GET", "/v2"),
+        await console.ask("POST", "/v1/timers", asked),
+        await console.ask("POST", "/v1/timers", asked | {"after": 5}, **repeated),
+        await console.ask("PATCH", other, {"after": 0}),
+        await console.ask("DELETE", other),
+        await console.ask("POST", "/v1/timers", {}),
+    ]
+    await console.ask("PATCH", path, {"after": 0})
+    await console.until(path, state="fired")
+    found += [await console.ask("PATCH", path, {"after": 0}), await console.ask("DELETE", path)]
+    assert [(status, told["type"].removeprefix("urn:kafka-timers:problem:")) for status, told in found] == [
+        (401, "token-needed"),
+        (403, "not-allowed"),
+        (403, "topic-not-allowed"),
+        (404, "timer-unknown"),
+        (404, "timer-unknown"),
+        (404, "timer-unknown"),
+        (404, "not-found"),
+        (409, "id-known"),
+        (422, "key-reused"),
+        (409, "timer-changed"),
+        (409, "timer-changed"),
+        (422, "wrong"),
+        (409, "too-late"),
+        (409, "too-late"),
+    ]

@@ -64,9 +64,28 @@ class Caller:
 NOBODY = Caller("", Role.NONE)
 
 
-def problem(status: int, detail: str) -> tuple[int, dict[str, Any]]:
-    """Return *status* and a body that describes the problem, in the form of RFC 9457."""
-    return status, {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail}
+# The kind of a problem by its status, unless it is told more precisely. Clients compare these: see docs/console.md.
+_KINDS = {
+    400: "unreadable",
+    401: "token-needed",
+    403: "not-allowed",
+    404: "not-found",
+    405: "not-found",
+    409: "timer-changed",
+    413: "too-large",
+    422: "wrong",
+    431: "too-large",
+    500: "broken",
+    502: "refused",
+    503: "unavailable",
+    504: "unanswered",
+}
+
+
+def problem(status: int, detail: str, kind: str = "") -> tuple[int, dict[str, Any]]:
+    """Return *status* and a body that describes the problem, in the form of RFC 9457; the type ends with the *kind*."""
+    name = f"urn:kafka-timers:problem:{kind or _KINDS.get(status, 'wrong')}"
+    return status, {"type": name, "title": HTTPStatus(status).phrase, "status": status, "detail": detail}
 
 
 class Access:

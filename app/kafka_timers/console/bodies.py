@@ -27,7 +27,7 @@ from kafka_timers.operate.waiting import Page, Told
 class Problem(BaseModel):
     """A problem (RFC 9457)."""
 
-    type: str = "about:blank"
+    type: Annotated[str, Field(description="urn:kafka-timers:problem: and its kind, by which programs tell it")]
     title: str
     status: int
     detail: str

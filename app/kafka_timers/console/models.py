@@ -35,8 +35,10 @@ class _Asked(Model):
     @classmethod
     def _is_text(cls, given: object) -> object:
         if isinstance(given, str):
-            # JSON can spell a lone surrogate, which no UTF-8 has; a ValueError names the field.
-            given.encode()
+            try:
+                given.encode()
+            except UnicodeError as error:
+                raise ValueError("holds half a surrogate pair, which no UTF-8 has") from error
         return given
 
 
@@ -190,4 +192,4 @@ def _bytes(what: str, text: str | None, encoded: str | None) -> bytes | None:
     try:
         return base64.b64decode(encoded, validate=True)
     except ValueError as error:
-        raise RequestError(f"{what} is not in base64: {error}") from error
+        raise RequestError(f"{what} is not in base64") from error

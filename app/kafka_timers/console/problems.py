@@ -1,11 +1,12 @@
 """Answers of the console to what it does not do: a status, and a sentence that says why."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic.alias_generators import to_camel
 from starlette.exceptions import HTTPException
 
 from kafka_timers.client.request import Answer
@@ -51,11 +52,12 @@ _SAID: dict[str, str] = {
 
 
 class ProblemError(Exception):
-    """An answer with a *status* and a sentence in *detail*."""
+    """An answer with a *status* and a sentence in *detail*; *kind* where a status has several, see `problem`."""
 
-    def __init__(self, status: int, detail: str) -> None:
+    def __init__(self, status: int, detail: str, kind: str = "") -> None:
         super().__init__(detail)
         self.status = status
+        self.kind = kind
 
 
 # --- timers ----------------------------------------------------------------------------------------------------------
@@ -65,8 +67,9 @@ def gone(timer_id: str, found: Found) -> ProblemError:
     """Return the reason that no timer is pending under *timer_id*."""
     last = found.stands
     if last is not None and last.state in (State.FIRED, State.REFUSED):
-        return ProblemError(409, f"{timer_id!r} {_words(found)}: nothing has changed")
-    return ProblemError(404, not_known(timer_id, found) if last is None else f"{timer_id!r} {_words(found)}")
+        return ProblemError(409, f"{timer_id!r} {_words(found)}: nothing has changed", "too-late")
+    said = not_known(timer_id, found) if last is None else f"{timer_id!r} {_words(found)}"
+    return ProblemError(404, said, "timer-unknown")
 
 
 def not_known(timer_id: str, found: Found) -> str:
@@ -104,6 +107,41 @@ def _words(known: Waiting | Found) -> str:
 
 # --- errors ----------------------------------------------------------------------------------------------------------
 
+_NOT_SERVED = {
+    400: "the body is no text that can be read",
+    404: "there is no such address: /openapi.json has all of them",
+    405: "this address does not do that: /openapi.json has what each does",
+}
+# The types that one field may have, which are no part of its name.
+_TYPES = ("str", "float")
+# What is expected, by the name that pydantic has for an error.
+_WISHES = {
+    "missing": "is needed",
+    "extra_forbidden": "there is no such field",
+    "json_invalid": "is not JSON",
+    "model_attributes_type": "give a JSON object",
+    "model_type": "give a JSON object",
+    "dict_type": "give a JSON object",
+    "list_type": "give a list",
+    "string_type": "give a text",
+    "string_unicode": "give a text",
+    "float_type": "give a number",
+    "float_parsing": "give a number",
+    "finite_number": "give a number",
+    "int_type": "give a whole number",
+    "int_parsing": "give a whole number",
+    "int_from_float": "give a whole number",
+    "int_parsing_size": "give a smaller number",
+    "bool_type": "give true or false",
+    "bool_parsing": "give true or false",
+    "string_too_short": "give {min_length} or more characters",
+    "string_too_long": "give {max_length} characters at most",
+    "string_pattern_mismatch": "give a text of the form {pattern}",
+    "greater_than_equal": "give {ge:.0f} or more",
+    "less_than_equal": "give {le:.0f} at most",
+    "less_than": "give less than {lt:.0f}",
+}
+
 
 def answer_errors(app: FastAPI) -> None:
     """Make *app* answer each error with a problem (RFC 9457)."""
@@ -112,40 +150,64 @@ def answer_errors(app: FastAPI) -> None:
         (RequestValidationError, _not_understood),
         (KafkaTimersError, _failed),
         (ProblemError, _told),
+        (Exception, _told),
     ]
     for kind, handler in handlers:
         app.add_exception_handler(kind, handler)
 
 
-def _response(status: int, detail: str) -> JSONResponse:
-    code, body = problem(status, detail.encode(errors="replace").decode())
+def _response(status: int, detail: str, kind: str = "") -> JSONResponse:
+    code, body = problem(status, detail.encode(errors="replace").decode(), kind)
     return JSONResponse(body, code, media_type="application/problem+json")
 
 
 async def _told(_request: Request, error: Exception) -> JSONResponse:
-    return _response(error.status if isinstance(error, ProblemError) else 500, str(error))
+    if isinstance(error, ProblemError):
+        return _response(error.status, str(error), error.kind)
+    # The server logs it, with its traceback.
+    return _response(500, "an error of the console itself: its log has it")
 
 
 async def _not_served(_request: Request, error: Exception) -> JSONResponse:
     status = error.status_code if isinstance(error, HTTPException) else 500
-    said = {404: "there is no such address: /openapi.json has all of them", 405: "this address does not do that"}
-    return _response(status, said.get(status, str(getattr(error, "detail", error))))
+    return _response(status, _NOT_SERVED.get(status, "this request cannot be served"))
 
 
 async def _not_understood(_request: Request, error: Exception) -> JSONResponse:
     found = error.errors() if isinstance(error, RequestValidationError) else []
-    # The place and the expected form, but not the given value, which may be long or secret.
-    said = "; ".join(f"{'.'.join(map(str, each['loc'][1:])) or each['loc'][0]}: {each['msg']}" for each in found[:5])
-    return _response(422, said[:1_000])
+    said: dict[str, list[str]] = {}
+    # A field that may have several types is told of once for each.
+    for each in found[:5]:
+        said.setdefault(_place_of(each["loc"]), []).append(_wish_of(each))
+    return _response(422, "; ".join(f"{place}: {' or '.join(wishes)}" for place, wishes in said.items())[:1_000])
+
+
+def _place_of(loc: Sequence[int | str]) -> str:
+    """Return the name of the parameter, or of the field of the body, that is wrong."""
+    names = [each for each in loc[1:] if each not in _TYPES]
+    if not names or isinstance(names[0], int):
+        return str(loc[0])
+    return ".".join(to_camel(str(each)) if loc[0] == "path" else str(each) for each in names)
+
+
+def _wish_of(error: Mapping[str, Any]) -> str:
+    """Return what was expected, but not the given value, which may be long or secret."""
+    context = error.get("ctx") or {}
+    if error["type"] == "value_error":
+        return str(context["error"])
+    return _WISHES.get(error["type"], "has another form").format(**context)
 
 
 async def _failed(_request: Request, error: Exception) -> JSONResponse:
+    kind = ""
     match error:
         case TopicForbiddenError():
-            status = 403
+            status, kind = 403, "topic-not-allowed"
         case OtherTimerError():
-            status = 409
-        case RequestError() | WhenError() | OtherBodyError():
+            status, kind = 409, "id-known"
+        case OtherBodyError():
+            status, kind = 422, "key-reused"
+        case RequestError() | WhenError():
             status = 422
         case AnswerError():
             status = 504
@@ -155,4 +217,4 @@ async def _failed(_request: Request, error: Exception) -> JSONResponse:
             status = 503 if error.retriable else 502
         case _:
             status = 503
-    return _response(status, str(error))
+    return _response(status, str(error), kind)

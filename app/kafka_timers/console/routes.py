@@ -200,6 +200,7 @@ async def create_timer(
             409,
             f"a timer is known as {timer_id!r}: request {answer.request}. Change it with PATCH, or set another with "
             "PUT; an id is known until an hour after its timer's second, or its cancel",
+            "id-known",
         )
     response.headers["Location"] = f"/v1/timers/{quote(timer_id, safe='')}"
     return answer_out(timer_id, answer, service.clock.wall_s(), due_ms)
@@ -238,7 +239,7 @@ async def show_timer(
         return waiting_out(timer_id, found)
     shown = history_out(timer_id, found)
     if shown is None:
-        raise ProblemError(404, not_known(timer_id, found))
+        raise ProblemError(404, not_known(timer_id, found), "timer-unknown")
     return shown
 
 
@@ -254,7 +255,7 @@ async def set_timer(
     if setting.timer_id not in (None, timer_id):
         raise ProblemError(422, "timerId is not the one in the address")
     if setting.topic is None and (request is None or not setting.model_fields_set <= {"at", "after", "timer_id"}):
-        raise ProblemError(422, "topic: Field required. Without it, give `request` and no other part of a callback")
+        raise ProblemError(422, "topic: is needed. Without it, give `request` and no other part of a callback")
     due_ms = (await _due_ms(setting, service)) or 0
     if request is None:
         future = _future(Future(timerId=timer_id), setting, service)
@@ -305,9 +306,10 @@ async def cancel_timer(
     """Cancel a timer."""
     answer = await service.cancel(timer_id, caller, request)
     if answer.outcome is Outcome.UNKNOWN:
-        raise ProblemError(404, f"no timer is known as {timer_id!r}: there was none, or it was due over an hour ago")
+        said = f"no timer is known as {timer_id!r}: there was none, or it was due over an hour ago"
+        raise ProblemError(404, said, "timer-unknown")
     if answer.outcome is Outcome.TOO_LATE:
-        raise ProblemError(409, f"{timer_id!r} fires, has fired or was refused: request {answer.request}")
+        raise ProblemError(409, f"{timer_id!r} fires, has fired or was refused: request {answer.request}", "too-late")
     if answer.outcome is Outcome.IGNORED:
         raise met_since(timer_id, answer)
     return answer_out(timer_id, answer, service.clock.wall_s())
@@ -320,7 +322,7 @@ async def show_request(
     """Show the content of a request, and whether its timer is pending."""
     found, waits = await service.request(place)
     if found.record is None:
-        raise ProblemError(404, found.why)
+        raise ProblemError(404, found.why, "timer-unknown")
     return request_out(place, found.record, waits, has_left=found.has_left)
 
 
@@ -383,7 +385,7 @@ async def redrive(
     answer = await service.redrive(again, caller)
     if answer.outcome is Outcome.IGNORED:
         raise ProblemError(
-            409, f"{place} was sent again already, or its id has a later timer: request {answer.request}"
+            409, f"{place} was sent again already, or its id has a later timer: request {answer.request}", "id-known"
         )
     return answer_out(again.future.timerId, answer, service.clock.wall_s(), again.due_ms)
 
