@@ -288,7 +288,8 @@ async def test_while_kafka_is_silent_each_answer_says_so_in_time(console: Consol
         started = await console.service.start("console", "--bootstrap", address)
         await started.until("/livez", lambda status, _: status == 200)
         url = f"http://127.0.0.1:{started.port}/v1/"
-        for path in ("timers", "timers/x", "ahead", "topics", "rejected", "status", "requests/0:0", "events?topic=t"):
+        paths = ("timers", "timers/x", "ahead", "topics", "rejected", "status", "requests/0:0", "events?topic=t")
+        for path in (*paths, "schedules", "schedules/x"):
             async with console.session.get(url + path) as response:
                 told = await response.json(content_type="application/problem+json")
             assert response.status == 503
@@ -387,6 +388,10 @@ async def test_it_needs_no_document_but_its_own(console: Console) -> None:
         "/v1/topics",
         "/v1/rejected",
         "/v1/rejected/{place}/redrive",
+        "/v1/schedules",
+        "/v1/schedules/preview",
+        "/v1/schedules/{schedule_id}",
+        *(f"/v1/schedules/{{schedule_id}}/{action}" for action in ("pause", "resume", "skip", "unskip", "run")),
         "/v1/status",
         "/v1/me",
         "/v1/events",

@@ -149,6 +149,14 @@ async def test_the_console_needs_no_more_than_its_rights(service: SecuredService
         await service.until_sealed(int(time.time()))
         told = {each["name"]: each["partitions"] for each in (await ask("GET", "/topics"))["topics"]}
         assert told == {service.callbacks: 4, lost: None}
+        await ask("PUT", "/schedules/s", {"everyS": 60, "topic": service.callbacks})
+        assert (await ask("POST", "/schedules/s/skip"))["skips"]
+        asked = await ask("POST", "/schedules/s/run")
+        end_s, last = time.monotonic() + LIMIT_S, None
+        while not last and time.monotonic() < end_s:
+            last = (await ask("GET", "/schedules/s"))["lastRun"]
+        assert last["timerId"] == asked["timerId"]
+        assert [each["scheduleId"] for each in (await ask("GET", "/schedules"))["schedules"]] == ["s"]
         async with session.get(f"{url}/events?topic={service.callbacks}") as response:
             assert (response.status, await response.content.readline()) == (200, b": follows\n")
 

@@ -80,6 +80,7 @@ def test_each_process_may_only_read_the_records_of_others() -> None:
         ("timer-request", "client"),
         ("timer-schedule", "client"),
         ("timer-request", "console"),
+        ("timer-schedule", "console"),
     }
 
 

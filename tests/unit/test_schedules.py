@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from kafka_timers import At, Cron, Every
-from kafka_timers.client.recurring import Schedules
+from kafka_timers.client.recurring import Schedules, draft
+from kafka_timers.client.schedule_options import ScheduleOptions
 from kafka_timers.client.times import Times
 from kafka_timers.core.schedules import CatchUp
 from kafka_timers.errors import RequestError, ScheduleError
@@ -349,6 +350,49 @@ async def test_the_next_runs_are_told_with_their_jitter(timers: InMemoryTimers, 
     await timers._clock.advance(500)
     fired = {(dict(record.headers)["timer-id"] or b"").decode() for record in timers.take("reports")}
     assert {each.timer_id for each in told} <= fired
+
+
+async def test_the_last_run_is_told_with_its_jitter(timers: InMemoryTimers, schedules: Schedules) -> None:
+    await schedules.put("report", Every(60), topic="reports", jitter=600)
+    await schedules.put("monthly", Cron("0 9 1 * *"), topic="reports")
+    await schedules.put("once", At([NOW_S + 1_100]), topic="reports")
+    await timers._clock.advance(1_000)
+    fired = {(dict(record.headers)["timer-id"] or b"").decode() for record in timers.take("reports")}
+    report, monthly, once = [await schedules.get(name) for name in ("report", "monthly", "once")]
+    assert report is not None
+    assert monthly is not None
+    assert once is not None
+    last = report.last(NOW_S + 1_000)
+    assert last is not None
+    # The latest of the instants that were due.
+    assert last.timer_id == max(fired)
+    assert last.due <= datetime.fromtimestamp(NOW_S + 1_000, UTC)
+    ninth = datetime(2026, 10, 1, 9, tzinfo=UTC)
+    assert monthly.last(NOW_S) == (ninth, ninth, "monthly@2026-10-01T09:00:00Z")
+    assert monthly.last(ninth) == monthly.last(NOW_S)
+    assert once.last(NOW_S) is None
+
+
+async def test_a_run_is_left_out_only_if_it_is_the_next_one(schedules: Schedules) -> None:
+    await schedules.put("report", Every(60), topic="reports")
+    first, second, third = await schedules.next("report", 3)
+    with pytest.raises(ScheduleError, match="instant: the next run that can be left out is 2026-10-24T12:01:00"):
+        await schedules.skip("report", second.instant)
+    assert await schedules.next("report", 3) == [first, second, third]
+    assert await schedules.skip("report", first.instant) == first
+    assert await schedules.next("report", 2) == [second, third]
+
+
+async def test_a_draft_is_what_would_be_put_and_is_not_put(schedules: Schedules) -> None:
+    times, options = Cron("0 3 * * *", zone="Europe/Paris"), ScheduleOptions(jitter=600, note="n")
+    made = draft("report", times, {"topic": "reports", **options}, (), NOW_S)
+    assert await schedules.get("report") is None
+    await schedules.put("report", times, topic="reports", **options)
+    found = await schedules.get("report")
+    assert found is not None
+    assert (found.message, found.next(3, NOW_S)) == (made.message, made.next(3, NOW_S))
+    with pytest.raises(ScheduleError, match="instants: it has no run from now on"):
+        draft("report", At([NOW_S - 1]), {"topic": "reports"}, (), NOW_S)
 
 
 async def test_a_day_can_be_left_out(timers: InMemoryTimers, schedules: Schedules) -> None:

@@ -7,7 +7,7 @@ due; see docs/recurring.md.
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple, Self, Unpack
@@ -29,6 +29,7 @@ from kafka_timers.core.schedules import (
     Schedule,
     future_of_run,
     hold_from,
+    last_run,
     next_runs,
     run_id,
     schedule_from,
@@ -118,15 +119,31 @@ class Recurring:
         """
         after_ms = moment_at(datetime.now(UTC) if after is None else after)
         runs = next_runs(self.schedule_id, self.message, after_ms, count, self.hold, self.planned)
+        return [self._run(*run) for run in runs.items()]
+
+    def last(self, before: datetime | float | None = None) -> Run | None:
+        """
+        Return the last run by its times; None if there was none within a year. It does not matter since when there is
+        this schedule, and whether it was paused.
+
+        Args:
+            before: it was due at this aware datetime or these UNIX seconds, or earlier; None is now, by this host's
+                clock.
+
+        Raises:
+            ScheduleError: as `next`.
+        """
+        before_ms = moment_at(datetime.now(UTC) if before is None else before)
+        run = last_run(self.schedule_id, self.message, before_ms, self.hold)
+        return run and self._run(*run)
+
+    def _run(self, run_ms: int, due_ms: int) -> Run:
         zone = zone_in(self.message)
-        return [
-            Run(
-                datetime.fromtimestamp(run_ms / 1000, zone),
-                datetime.fromtimestamp(due_ms / 1000, zone),
-                run_id(self.schedule_id, run_ms),
-            )
-            for run_ms, due_ms in runs.items()
-        ]
+        return Run(
+            datetime.fromtimestamp(run_ms / 1000, zone),
+            datetime.fromtimestamp(due_ms / 1000, zone),
+            run_id(self.schedule_id, run_ms),
+        )
 
 
 # `list` and `next` are methods of `Schedules`, so the types are named outside of the class.
@@ -179,9 +196,7 @@ class Schedules:
                 text names the argument.
             RequestError: a request cannot carry the callback.
         """
-        schedule = Schedule()
-        write_schedule(schedule, times, {"topic": topic, **others}, self._reserved)
-        self._check(schedule_id, schedule)
+        schedule = draft(schedule_id, times, {"topic": topic, **others}, self._reserved, self._clock.wall_s()).message
         if paused:
             # First, so that it has no run in between.
             await self._set_paused(schedule_id, "", paused=True)
@@ -197,7 +212,7 @@ class Schedules:
             ScheduleError: it is not a valid schedule, or has no run from now on.
         """
         name = _name_of(schedule_id)
-        self._check(schedule_id, schedule)
+        _check(schedule_id, schedule, self._clock.wall_s())
         await self._channel.write_schedule(name, name, schedule.SerializeToString())
 
     async def change(self, schedule_id: str, times: Times | None = None, **others: Unpack[ChangeOptions]) -> Recurring:
@@ -218,7 +233,7 @@ class Schedules:
                 return None
             schedule = schedule_from(value)
             write_schedule(schedule, times, others, self._reserved)
-            self._check(schedule_id, schedule)
+            _check(schedule_id, schedule, self._clock.wall_s())
             return schedule.SerializeToString()
 
         name = _name_of(schedule_id)
@@ -270,13 +285,16 @@ class Schedules:
         await self._set_paused(schedule_id, "", paused=False)
         return await self._known(schedule_id)
 
-    async def skip(self, schedule_id: str) -> Run:
+    async def skip(self, schedule_id: str, instant: datetime | None = None) -> Run:
         """
         Leave out the next run that is due in more than five seconds, and return it. Another call leaves out another
         one; `unskip` brings them back.
 
+        Args:
+            instant: leave out the run of this instant, and none if that is not the next one.
+
         Raises:
-            ScheduleError: there is no schedule of this id, or it has no run any more.
+            ScheduleError: there is no schedule of this id, or it has no run any more; or *instant* is not the next.
         """
         now_ms = moment_at(self._clock.wall_s())
         found = await self._known(schedule_id)
@@ -284,6 +302,9 @@ class Schedules:
         if not runs:
             raise ScheduleError(f"the schedule {schedule_id!r} has no run any more", field="schedule_id")
         skipped = moment_at(runs[0].instant)
+        if instant is not None and moment_at(instant) != skipped:
+            next_one = runs[0].instant.isoformat()
+            raise ScheduleError(f"the next run that can be left out is {next_one} by now", field="instant")
 
         def changed(hold: Hold) -> None:
             left = {each for each in hold.skipped_ms if each > now_ms - _SKIPPED_MS}
@@ -330,12 +351,6 @@ class Schedules:
         """
         return (await self._known(schedule_id)).next(count, self._clock.wall_s())
 
-    def _check(self, schedule_id: str, schedule: Schedule) -> None:
-        now_ms = int(self._clock.wall_s() * 1000)
-        if not next_runs(schedule_id, schedule, now_ms, 1):
-            kind = schedule.WhichOneof("when") or "when"
-            raise ScheduleError("it has no run from now on: give other times, or another end", field=kind)
-
     async def _known(self, schedule_id: str) -> Recurring:
         found = await self.get(schedule_id)
         if found is None:
@@ -380,6 +395,30 @@ class Schedules:
             base, last = before, Latest(offset, value)
             await asyncio.sleep(random.uniform(0, _PAUSE_S))  # noqa: S311  # so that two do not meet again
         raise ScheduleError("others change it at the same time, again and again", field="schedule_id")
+
+
+def draft(schedule_id: str, times: Times, options: ChangeOptions, reserved: Collection[str], now_s: float) -> Recurring:
+    """
+    Return the schedule that `Schedules.put` would write at the UNIX time *now_s*. It reads nothing: nothing is skipped,
+    and no run counts yet.
+
+    Args:
+        options: all that `put` takes but *paused*, and the topic among it.
+        reserved: as in `Schedules`.
+
+    Raises:
+        ScheduleError, RequestError: as in `put`.
+    """
+    schedule = Schedule()
+    write_schedule(schedule, times, options, reserved)
+    _check(_name_of(schedule_id).decode(), schedule, now_s)
+    return Recurring.of(schedule_id, schedule)
+
+
+def _check(schedule_id: str, schedule: Schedule, now_s: float) -> None:
+    if not next_runs(schedule_id, schedule, int(now_s * 1000), 1):
+        kind = schedule.WhichOneof("when") or "when"
+        raise ScheduleError("it has no run from now on: give other times, or another end", field=kind)
 
 
 def _name_of(schedule_id: str) -> bytes:

@@ -17,7 +17,7 @@ from kafka_timers.core.text import pairs_of
 from kafka_timers.core.wire import Future
 from kafka_timers.errors import ScheduleError
 
-_CATCH_UPS = {"last": CatchUp.CATCH_UP_LAST, "all": CatchUp.CATCH_UP_ALL, "none": CatchUp.CATCH_UP_NONE}
+CATCH_UPS = {"last": CatchUp.CATCH_UP_LAST, "all": CatchUp.CATCH_UP_ALL, "none": CatchUp.CATCH_UP_NONE}
 _NUMBER_MAX = (1 << 63) - 1
 
 
@@ -111,7 +111,7 @@ def _write_jitter(schedule: Schedule, given: Any) -> None:
 
 
 def _write_catch_up(schedule: Schedule, given: Any) -> None:
-    schedule.catch_up = chosen(given, _CATCH_UPS, "catch_up")  # type: ignore[assignment]
+    schedule.catch_up = chosen(given, CATCH_UPS, "catch_up")  # type: ignore[assignment]
 
 
 def _write_window(schedule: Schedule, given: Any) -> None:

@@ -16,8 +16,8 @@ from kafka_timers.core.wire import SECOND_LIMIT
 from kafka_timers.errors import ScheduleError, WhenError
 from kafka_timers.v1.schedule_pb2 import Schedule
 
-_GAPS = {"default": 0, "at-jump": 1, "skip": 2}
-_OVERLAPS = {"default": 0, "first": 1, "both": 2}
+GAPS = {"default": 0, "at-jump": 1, "skip": 2}
+OVERLAPS = {"default": 0, "first": 1, "both": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,8 @@ class Cron:
         """Give *schedule* these times."""
         schedule.cron.expression = text(self.expression, "cron.expression")
         schedule.cron.zone = text(self.zone, "cron.zone")
-        schedule.cron.gap = chosen(self.gap, _GAPS, "gap")  # type: ignore[assignment]
-        schedule.cron.overlap = chosen(self.overlap, _OVERLAPS, "overlap")  # type: ignore[assignment]
+        schedule.cron.gap = chosen(self.gap, GAPS, "gap")  # type: ignore[assignment]
+        schedule.cron.overlap = chosen(self.overlap, OVERLAPS, "overlap")  # type: ignore[assignment]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,10 @@
     bodies     bodies of answers
     actions    carries requests out: through the client, the workers and the topics
     sharing    asks a slow question once for all its callers, and limits their wait
-    routes     addresses, and the answers to errors
+    routes     addresses
+    dependencies       what routes need of a request
+    schedule_routes    addresses of schedules, which the client carries out
+    schedule_bodies    bodies of their requests and answers
     etf1_gui   answers for the admin GUI of another scheduler
     pages      the pages in static/ that a browser shows
     run        the process

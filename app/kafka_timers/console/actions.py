@@ -80,11 +80,13 @@ class Service:
 
     Attributes:
         reserved: names of the service's own topics, which get no callbacks.
+        reads: shares questions about one id or filter, by names of which the first word says the kind.
     """
 
     def __init__(self, settings: ConsoleSettings, clock: Clock, answer_s: float = ANSWER_S) -> None:
         self._settings = settings
         self.clock = clock
+        self.kafka = settings.kafka
         self.bootstrap = settings.bootstrap
         self.door_history = settings.door_history
         self.topics = Topics.of(settings.topic_prefix)
@@ -93,7 +95,7 @@ class Service:
         self._opened = AsyncExitStack()
         self._answer_s = answer_s
         # Questions that all callers share, and questions about one id or filter: many of these never block those.
-        self._looks, self._reads = Shared(answer_s), Shared(answer_s)
+        self._looks, self.reads = Shared(answer_s), Shared(answer_s)
         self._starting = asyncio.Lock()
         self._client: TimerClient | None = None
         self._workers: Workers | None = None
@@ -110,7 +112,7 @@ class Service:
     async def __aexit__(self, *_: object) -> None:
         """Close all connections."""
         await self._looks.close()
-        await self._reads.close()
+        await self.reads.close()
         if self._looking:
             self._looking.cancel()
         await self._opened.aclose()
@@ -206,7 +208,7 @@ class Service:
 
     async def callback_topics(self) -> tuple[list[CallbackTopic], Page]:
         """Return the callback topics of the timers that fire next, and of requests refused within an hour."""
-        return await self._reads.answer("topics", self._callback_topics, "the callback topics")
+        return await self.reads.answer("topics", self._callback_topics, "the callback topics")
 
     async def _callback_topics(self) -> tuple[list[CallbackTopic], Page]:
         settings, since_ms = self._settings, int(self.clock.wall_s() - _REFUSED_WITHIN_S) * 1000
@@ -222,12 +224,12 @@ class Service:
     async def placed(self, place: str, limit_s: float = _READING_S) -> Placed:
         """Return the request at *place*, partition:offset."""
         ask = partial(placed, self._settings.kafka, self._settings.topic_prefix, place)
-        return await self._reads.answer(("request", place), ask, f"request {place}", limit_s)
+        return await self.reads.answer(("request", place), ask, f"request {place}", limit_s)
 
     async def records(self, timer_id: str, limit_s: float = _READING_S) -> Found:
         """Return the records of *timer_id*, see `operate.find`."""
         ask = partial(find, self._settings.kafka, self._settings.topic_prefix, timer_id)
-        return await self._reads.answer(("find", timer_id), ask, f"the records of {timer_id!r}", limit_s)
+        return await self.reads.answer(("find", timer_id), ask, f"the records of {timer_id!r}", limit_s)
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
@@ -256,15 +258,24 @@ class Service:
         self._check(again.future)
         return await self._ask(again.future, again.due_ms, caller, "redrive")
 
+    async def client(self) -> TimerClient:
+        """Return the client, once it is connected."""
+        async with self._starting:
+            if self._client is None:
+                client = TimerClient(self._settings.kafka, topic_prefix=self._settings.topic_prefix, timeout_s=10.0)
+                self._client = await self._opened.enter_async_context(client)
+        return self._client
+
     def _check(self, future: Future) -> None:
-        self._check_topic(Shown.of(future).topic)
+        self.check_topic(Shown.of(future).topic)
         if future.tombstoneTopic:
-            self._check_topic(future.tombstoneTopic)
+            self.check_topic(future.tombstoneTopic)
 
     def _is_allowed(self, topic: str) -> bool:
         return topic not in self.reserved and bool(self._allowed.match(topic))
 
-    def _check_topic(self, topic: str) -> None:
+    def check_topic(self, topic: str) -> None:
+        """Raise TopicForbiddenError if workers may not write to *topic*."""
         if not self._is_allowed(topic):
             raise TopicForbiddenError(
                 f"topic {topic} is none of the allowed ones ({self._settings.allowed_topics}), so workers write no "
@@ -274,15 +285,12 @@ class Service:
     async def _ask(
         self, future: Future, due_ms: int | None, caller: Caller, what: str, headers: RecordHeaders = ()
     ) -> Answer:
-        async with self._starting:
-            if self._client is None:
-                client = TimerClient(self._settings.kafka, topic_prefix=self._settings.topic_prefix, timeout_s=10.0)
-                self._client = await self._opened.enter_async_context(client)
+        client = await self.client()
         by = [(ASKED_BY_HEADER, caller.name.encode())] if caller.name else []
-        answer = await self._client.ask(future, due_ms, headers=[*by, *headers])
+        answer = await client.ask(future, due_ms, headers=[*by, *headers])
         if answer.outcome is not Outcome.IGNORED:
             # A read of the log that is under way may end before this request.
-            self._reads.forget(("find", future.timerId))
+            self.reads.forget(("find", future.timerId))
         log.info(
             "%s of timer %r by %r: %s, request %s", what, future.timerId, caller.name, answer.outcome, answer.asked
         )
@@ -298,7 +306,7 @@ class Service:
         """Return the last refused requests, see `RejectedLog.last`."""
         settings = self._settings
         ask = partial(last_refused, settings.kafka, settings.topic_prefix, which, since_ms, limit)
-        return await self._reads.answer(("refused", which, since_ms, limit), ask, "the refused requests")
+        return await self.reads.answer(("refused", which, since_ms, limit), ask, "the refused requests")
 
     async def callbacks(self, topic: str) -> AsyncIterator[str]:
         """
@@ -308,7 +316,7 @@ class Service:
             TopicForbiddenError: workers may not write to the topic.
             BusyError: too many callers are following callbacks.
         """
-        self._check_topic(topic)
+        self.check_topic(topic)
         if self._followers >= _FOLLOWERS_MAX:
             raise BusyError(f"{_FOLLOWERS_MAX} pages follow callbacks already: close one of them")
         opened = AsyncExitStack()

@@ -11,7 +11,7 @@ from typing import Annotated, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic.alias_generators import to_camel
 
-from kafka_timers.client.request import CallbackSpec, future_of, set_callback
+from kafka_timers.client.request import CallbackOptions, CallbackSpec, future_of, set_callback
 from kafka_timers.core.callbacks import Shown
 from kafka_timers.core.moments import moment_after, moment_at, no_date, when_of
 from kafka_timers.core.wire import SECOND_LIMIT, Callback, Future
@@ -79,8 +79,8 @@ class When(_Asked):
         return moment_at(when_of(self.at) if isinstance(self.at, str) else no_date(self.at))
 
 
-class Change(When):
-    """Changes of a timer. A field that is left out stays as it is."""
+class CallbackIn(_Asked):
+    """A callback."""
 
     topic: Annotated[str | None, Field(max_length=_TOPIC_LENGTH)] = None
     key: Annotated[str | None, Field(description="key of the callback, as text; null is none, and empty is a key")] = (
@@ -111,6 +111,34 @@ class Change(When):
             raise ValueError("give one of `value`, `valueBase64` and `tombstone`")
         return self
 
+    def options(self) -> CallbackOptions:
+        """
+        Return the given fields but the topic as the client takes them.
+
+        Raises:
+            RequestError: a field is not in base64.
+        """
+        given, found = self.model_fields_set, CallbackOptions()
+        if given & {"key", "key_base64"}:
+            found["key"] = _bytes("key", self.key, self.key_base64)
+        if given & {"value", "value_base64", "tombstone"}:
+            found["value"] = None if self.tombstone else _bytes("value", self.value, self.value_base64) or b""
+        if "partition" in given:
+            found["partition"] = self.partition
+        if given & {"partition_key", "partition_key_base64"}:
+            found["partition_key"] = _bytes("partition key", self.partition_key, self.partition_key_base64)
+        if "headers" in given:
+            found["headers"] = [
+                (each.name, _bytes("header", each.value, each.value_base64)) for each in self.headers or ()
+            ]
+        if "token" in given:
+            found["token"] = self.token or None
+        return found
+
+
+class Change(When, CallbackIn):
+    """Changes of a timer. A field that is left out stays as it is."""
+
     def applied_to(self, future: Future, reserved: frozenset[str]) -> None:
         """
         Change *future*.
@@ -122,18 +150,7 @@ class Change(When):
         if given <= {"at", "after"}:
             return
         topic, key, value = Shown.of(future)
-        asked = future_of(
-            CallbackSpec(
-                topic=topic if self.topic is None else self.topic,
-                key=_bytes("key", self.key, self.key_base64),
-                value=None if self.tombstone else _bytes("value", self.value, self.value_base64) or b"",
-                partition=self.partition,
-                partition_key=_bytes("partition key", self.partition_key, self.partition_key_base64),
-                token=self.token or None,
-                headers=[(each.name, _bytes("header", each.value, each.value_base64)) for each in self.headers or ()],
-            ),
-            reserved,
-        )
+        asked = future_of(CallbackSpec(topic if self.topic is None else self.topic, **self.options()), reserved)
         wanted = Shown.of(asked)
         if given & {"key", "key_base64"}:
             key = wanted.key

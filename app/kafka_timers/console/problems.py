@@ -16,7 +16,15 @@ from kafka_timers.console.bodies import Problem, at
 from kafka_timers.console.replays import OtherBodyError, OtherTimerError
 from kafka_timers.core.outcomes import State
 from kafka_timers.core.wire import Future
-from kafka_timers.errors import AnswerError, KafkaTimersError, PublishError, QueryError, RequestError, WhenError
+from kafka_timers.errors import (
+    AnswerError,
+    KafkaTimersError,
+    PublishError,
+    QueryError,
+    RequestError,
+    ScheduleError,
+    WhenError,
+)
 from kafka_timers.operate.find import Found
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {
@@ -207,6 +215,8 @@ async def _failed(_request: Request, error: Exception) -> JSONResponse:
             status, kind = 409, "id-known"
         case OtherBodyError():
             status, kind = 422, "key-reused"
+        case ScheduleError(field="schedule_id" | "instant"):
+            status, kind = 409, "schedule-changed"
         case RequestError() | WhenError():
             status = 422
         case AnswerError():

@@ -7,14 +7,14 @@ from functools import wraps
 from typing import Annotated, Any, TypeVar
 from urllib.parse import quote
 
-from fastapi import Depends, FastAPI, Header, Path, Query, Request, Response
+from fastapi import FastAPI, Header, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 
 from kafka_timers import __version__
 from kafka_timers.client.request import Outcome, only_if_pending
-from kafka_timers.console.access import Caller, Role
+from kafka_timers.console.access import Caller
 from kafka_timers.console.actions import Service
 from kafka_timers.console.bodies import (
     AheadOut,
@@ -34,6 +34,7 @@ from kafka_timers.console.bodies import (
     unknown_out,
     waiting_out,
 )
+from kafka_timers.console.dependencies import AskedService, Operator
 from kafka_timers.console.etf1_gui import info_of, schedules_of
 from kafka_timers.console.models import Change, Setting, When, Wish
 from kafka_timers.console.pages import PAGES
@@ -49,6 +50,7 @@ from kafka_timers.console.problems import (
     not_known,
 )
 from kafka_timers.console.replays import replay_of
+from kafka_timers.console.schedule_routes import SCHEDULE_ROUTES
 from kafka_timers.console.sharing import within
 from kafka_timers.core.moments import second_of, when_of
 from kafka_timers.core.pending import PLACE_PATTERN, UNITS_S
@@ -110,6 +112,7 @@ def app_of(service: Service) -> FastAPI:
         ("GET", "/v1/rejected", list_rejected, RejectedPage, 200, {}),
         ("POST", "/v1/rejected/{place}/redrive", redrive, AnswerOut, 200, CONFLICT),
         ("GET", "/v1/topics", list_topics, TopicsOut, 200, {}),
+        *SCHEDULE_ROUTES,
         ("GET", "/v1/status", show_status, None, 200, {}),
         ("GET", "/v1/me", show_caller, CallerOut, 200, {}),
     ]
@@ -143,20 +146,6 @@ def _in_time(does: Callable[..., Coroutine[Any, Any, _T]]) -> Callable[..., Coro
 # --- dependencies ----------------------------------------------------------------------------------------------------
 
 
-def _service(request: Request) -> Service:
-    found: Service = request.app.state.service
-    return found
-
-
-def _operator(request: Request) -> Caller:
-    caller: Caller = request.state.caller
-    if caller.role < Role.OPERATE:
-        raise ProblemError(403, f"{caller.name} may look, and change nothing")
-    return caller
-
-
-_Asked = Annotated[Service, Depends(_service)]
-_Operator = Annotated[Caller, Depends(_operator)]
 _Id = Annotated[str, Path(min_length=1, max_length=4_096)]
 _Version = Annotated[
     str | None,
@@ -174,8 +163,8 @@ _KeyFilter = Annotated[str | None, Query(description="only timers with this call
 
 async def create_timer(
     wish: Wish,
-    service: _Asked,
-    caller: _Operator,
+    service: AskedService,
+    caller: Operator,
     response: Response,
     idempotency_key: Annotated[str | None, Header(min_length=1, max_length=4_096)] = None,
 ) -> AnswerOut:
@@ -207,7 +196,7 @@ async def create_timer(
 
 
 async def list_timers(
-    service: _Asked,
+    service: AskedService,
     topic: _TopicFilter = None,
     key: _KeyFilter = None,
     prefix: Annotated[str | None, Query(description="only timers whose id begins so")] = None,
@@ -226,7 +215,7 @@ async def list_timers(
 
 async def show_timer(
     timer_id: _Id,
-    service: _Asked,
+    service: AskedService,
     history: Annotated[bool, Query(description="also return earlier records of its id; reads the log")] = True,
 ) -> HistoryOut:
     """
@@ -244,7 +233,7 @@ async def show_timer(
 
 
 async def set_timer(
-    timer_id: _Id, setting: Setting, service: _Asked, caller: _Operator, request: _Version = None
+    timer_id: _Id, setting: Setting, service: AskedService, caller: Operator, request: _Version = None
 ) -> AnswerOut:
     """
     Set a timer. It replaces the pending timer of its id. If that one is already firing, both fire.
@@ -281,7 +270,7 @@ async def _in_place_of(request: str, timer_id: str, setting: Setting, service: S
 
 
 async def move_timer(
-    timer_id: _Id, change: Change, service: _Asked, caller: _Operator, request: _Version = None
+    timer_id: _Id, change: Change, service: AskedService, caller: Operator, request: _Version = None
 ) -> AnswerOut:
     """Change a pending timer: its time or its callback. Omitted fields stay. If it is not pending, nothing happens."""
     due_ms = await _due_ms(change, service)
@@ -299,8 +288,8 @@ async def move_timer(
 
 async def cancel_timer(
     timer_id: _Id,
-    service: _Asked,
-    caller: _Operator,
+    service: AskedService,
+    caller: Operator,
     request: _Version = None,
 ) -> AnswerOut:
     """Cancel a timer."""
@@ -317,7 +306,7 @@ async def cancel_timer(
 
 async def show_request(
     place: Annotated[str, Path(pattern=r"^[0-9]{1,9}:[0-9]{1,18}$", description="partition:offset on timer-request")],
-    service: _Asked,
+    service: AskedService,
 ) -> RequestOut:
     """Show the content of a request, and whether its timer is pending."""
     found, waits = await service.request(place)
@@ -326,13 +315,13 @@ async def show_request(
     return request_out(place, found.record, waits, has_left=found.has_left)
 
 
-async def list_topics(service: _Asked) -> TopicsOut:
+async def list_topics(service: AskedService) -> TopicsOut:
     """List the callback topics of the timers that fire next, and of requests refused within an hour."""
     return topics_out(*await service.callback_topics())
 
 
 async def count_ahead(
-    service: _Asked,
+    service: AskedService,
     unit: Annotated[str, Query(pattern="^(second|minute|hour)$")] = "minute",
     from_: Annotated[str | None, Query(alias="from", description="now, if left out")] = None,
     to: Annotated[str | None, Query(description="60 units later, if left out")] = None,
@@ -357,7 +346,7 @@ async def count_ahead(
 
 
 async def list_rejected(
-    service: _Asked,
+    service: AskedService,
     reason: Annotated[list[str] | None, Query(description="only those with one of these")] = None,
     topic: _TopicFilter = None,
     timer_id: Annotated[str | None, Query(alias="timerId")] = None,
@@ -373,8 +362,8 @@ async def list_rejected(
 async def redrive(
     place: Annotated[str, Path(description="partition:offset on timer-rejected")],
     when: When,
-    service: _Asked,
-    caller: _Operator,
+    service: AskedService,
+    caller: Operator,
 ) -> AnswerOut:
     """Send a refused request again, once. Its timer fires when it is due, or at once if that time is past."""
     async with service.rejected() as log:
@@ -390,7 +379,7 @@ async def redrive(
     return answer_out(again.future.timerId, answer, service.clock.wall_s(), again.due_ms)
 
 
-async def show_status(service: _Asked) -> dict[str, Any]:
+async def show_status(service: AskedService) -> dict[str, Any]:
     """Show the state of the service `age_s` seconds ago and its problems, like `kafka-timers status --json`."""
     status, at_s = await service.status()
     return status_document(status) | {"age_s": round(max(service.clock.wall_s() - at_s, 0), 3)}
@@ -403,17 +392,17 @@ async def show_caller(request: Request) -> CallerOut:
 
 
 async def follow(
-    service: _Asked, topic: Annotated[str, Query(min_length=1, description="callback topic")]
+    service: AskedService, topic: Annotated[str, Query(min_length=1, description="callback topic")]
 ) -> StreamingResponse:
     """Follow a callback topic: one event for each new callback, in the form of `kafka-timers watch --json`."""
     return StreamingResponse(await service.callbacks(topic), media_type="text/event-stream")
 
 
-async def _show_info(request: Request, service: _Asked) -> dict[str, Any]:
+async def _show_info(request: Request, service: AskedService) -> dict[str, Any]:
     return await info_of(service, request.headers.get("host", ""))
 
 
-async def _show_schedules(service: _Asked) -> list[dict[str, Any]]:
+async def _show_schedules(service: AskedService) -> list[dict[str, Any]]:
     return await schedules_of(service)
 
 

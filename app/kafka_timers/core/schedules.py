@@ -47,6 +47,7 @@ _ID_BYTES_MAX = 1_000
 # Of a run's request, without id and callback.
 _RUN_BYTES = 300
 _JITTER_MAX_MS = 86_400_000
+_YEAR_MS = 366 * 86_400_000
 # Most runs of a schedule that may wait for their jitter at a time: a plan names each of them.
 _JITTERED_MAX = 2_000
 # Fields of `Future` that a schedule's callback may have.
@@ -384,6 +385,20 @@ def next_runs(
         found[run_ms] = due_ms(name, schedule, run_ms)
         run_ms = timetable.next_after(run_ms)
     return dict(sorted(list(found.items())[: max(count, 0)], key=itemgetter(1)))
+
+
+def last_run(schedule_id: str, schedule: Schedule, before_ms: int, hold: Hold = NO_HOLD) -> tuple[int, int] | None:
+    """
+    Return the instant of the last run of *schedule* that was due at *before_ms* or earlier, and when it was due; None
+    if there was none within a year. Otherwise as `next_runs`.
+    """
+    timetable, name, over_ms = timetable_of(schedule, hold), schedule_id.encode(), before_ms - schedule.jitter_ms
+    # With a jitter, some of them are not due yet.
+    later = timetable.between(over_ms, before_ms)
+    run_ms = max((each for each in later if due_ms(name, schedule, each) <= before_ms), default=None)
+    if run_ms is None:
+        run_ms = timetable.last_between(over_ms - _YEAR_MS, over_ms)
+    return None if run_ms is None else (run_ms, due_ms(name, schedule, run_ms))
 
 
 def zone_in(schedule: Schedule) -> ZoneInfo:

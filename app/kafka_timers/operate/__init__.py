@@ -7,6 +7,7 @@ Functions and dataclasses that answer operators' questions, for the command line
     redrive     reads the refused requests
     callback_topics    reads the topics that get callbacks next
     watch       reads a callback topic
+    last_run    finds the last callback of a schedule
     acls        lists the Kafka permissions that each process needs (pure)
     capacity    computes the machines and disks that a load needs (pure)
     documents   turns all of these into JSON documents (pure)

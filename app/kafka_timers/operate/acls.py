@@ -130,6 +130,7 @@ def acls_of(prefix: str, group: str, callbacks: str, door: str = "") -> list[Acl
         allow("observer", name, "reading", _READ, _CONFIGS)
         allow("console", name, "reading", _READ, _CONFIGS)
     allow("console", topics.requests, "asking for timers", _WRITE)
+    allow("console", topics.schedules, "recurring timers", _WRITE)
     for name, is_prefix in map(_pattern, callbacks.split(",")):
         allow("console", name, "list of callback topics, and their callbacks", _READ, is_prefix=is_prefix)
     for process in ("observer", "console"):
