@@ -36,7 +36,7 @@ from kafka_timers.dev.broker import free_port
 from kafka_timers.errors import WireError
 
 EVIL = "<script>document.title='evil'</script><img src=x onerror=\"document.title='evil'\">"
-SCREENS = ("now", "ahead", "timers", "refused", "topics", "partitions", "try", "api")
+SCREENS = ("now", "ahead", "timers", "schedules", "refused", "topics", "partitions", "try", "api")
 
 _T = TypeVar("_T")
 

@@ -217,7 +217,7 @@ async def _failed(_request: Request, error: Exception) -> JSONResponse:
             status, kind = 422, "key-reused"
         case ScheduleError(field="schedule_id" | "instant"):
             status, kind = 409, "schedule-changed"
-        case RequestError() | WhenError():
+        case RequestError() | WhenError() | ScheduleError():
             status = 422
         case AnswerError():
             status = 504

@@ -80,6 +80,7 @@ class _Acting:
                 409,
                 f"nothing has changed: you have seen {seen}, and {self.schedule_id!r} runs {found.times}, to "
                 f"{found.topic}{paused}",
+                "schedule-changed",
             )
         return schedules
 

@@ -5,11 +5,12 @@ import { ahead } from "./ahead.js";
 import { api } from "./api.js";
 import { now, partitions } from "./now.js";
 import { refused } from "./refused.js";
+import { schedules } from "./schedules.js";
 import { timer, timers } from "./timers.js";
 import { topics } from "./topics.js";
 import { trial } from "./try.js";
 
-const SCREENS = { now, ahead, timers, timer, refused, topics, partitions, try: trial, api };
+const SCREENS = { now, ahead, timers, timer, schedules, refused, topics, partitions, try: trial, api };
 const main = document.getElementById("main");
 export const caller = { name: "", role: "read" };
 
