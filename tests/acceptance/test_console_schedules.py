@@ -3,6 +3,7 @@
 import asyncio
 import time
 from datetime import UTC, datetime
+from itertools import product
 from typing import Any
 
 import pytest
@@ -11,6 +12,10 @@ from patience import LIMIT_S
 
 from kafka_timers import Every, TimerClient
 from kafka_timers.core.moments import when_of
+from kafka_timers.core.schedules import HOLD_PREFIX, Hold, Schedule
+from kafka_timers.core.schedules import Cron as CronMessage
+from kafka_timers.core.wire import Future, Header
+from kafka_timers.v1.schedule_pb2 import Instants, Interval
 
 PARIS = {"cron": "30 2 * * *", "zone": "Europe/Paris"}
 
@@ -204,6 +209,44 @@ async def _wrong(console: Console, name: str) -> str:
         found.message.cron.zone = "Europe/Pariss"
         await timers.schedules._channel.write_schedule(name.encode(), name.encode(), found.message.SerializeToString())
     return str(told["detail"])
+
+
+async def test_any_schedule_that_others_have_written_is_answered(console: Console) -> None:
+    most, topic = (1 << 63) - 1, console.service.callbacks
+    header = Future(headers=[Header(key="h", value=b"\xff"), Header(key="n")], callBackTopic=topic)
+    odd = [
+        Schedule(),
+        Schedule(cron=CronMessage(expression="* * * * *", gap=7, zone="/"), callback=Future(callBackTopic="no topic!")),
+        Schedule(interval=Interval(every_ms=-5, anchor_ms=most), from_ms=most, until_ms=-most, callback=header),
+        Schedule(interval=Interval(every_ms=1_000, anchor_ms=7), jitter_ms=most, catch_up=9, runs_max=-1),
+        Schedule(instants=Instants(at_ms=[-most, 0, most]), except_dates=["x"], catch_up_window_s=-1),
+        Schedule(interval=Interval(every_ms=60_000), callback=Future(callBackTopic="no topic!", tombstoneKey="k")),
+        Schedule(interval=Interval(every_ms=60_000), callback=Future(callBackTopic=topic, timerId="no", millis=7)),
+    ]
+    holds = [Hold(skipped_ms=[-most, most]).SerializeToString(), b"\xff", None]
+    names = [f"odd-{number}-{kind}" for number in range(len(odd)) for kind in range(len(holds))]
+    async with TimerClient(console.service.bootstrap, topic_prefix=console.service.prefix) as timers:
+        write = timers.schedules._channel.write_schedule
+        for name, (schedule, hold) in zip(names, product(odd, holds), strict=True):
+            key = name.encode()
+            await write(key, key, schedule.SerializeToString())
+            await write(key, HOLD_PREFIX + key, hold)
+    listed = await console.answer("/v1/schedules?prefix=odd-&limit=100")
+    assert [each["scheduleId"] for each in listed["schedules"]] == names
+    for name in names:
+        assert (await console.answer(f"/v1/schedules/{name}"))["scheduleId"] == name
+    for name in names[:: len(holds)]:
+        for method, path, body in (
+            ("POST", "/pause", None),
+            ("POST", "/skip", None),
+            ("POST", "/run", None),
+            ("POST", "/unskip", None),
+            ("PATCH", "", {"note": "n"}),
+            ("PUT", "", {"everyS": 60, "topic": topic}),
+            ("DELETE", "", None),
+        ):
+            status, told = await console.ask(method, f"/v1/schedules/{name}{path}", body)
+            assert status in (200, 403, 409, 422), (name, path, told)
 
 
 async def test_who_may_only_look_changes_no_schedule_and_no_topic_is_used_but_the_allowed_ones(

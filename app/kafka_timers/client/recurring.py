@@ -37,6 +37,7 @@ from kafka_timers.core.schedules import (
     zone_in,
 )
 from kafka_timers.core.text import pairs_of
+from kafka_timers.core.wire import SECOND_LIMIT
 from kafka_timers.errors import ScheduleError
 
 # So long a skipped instant is remembered after it.
@@ -104,7 +105,9 @@ class Recurring:
     def skips(self) -> list[datetime]:
         """The instants of runs that are left out, in the schedule's own time zone. Raises `ScheduleError` as `next`."""
         zone = zone_in(self.message)
-        return [datetime.fromtimestamp(instant_ms / 1000, zone) for instant_ms in self.hold.skipped_ms]
+        # Others may have written what no run has.
+        skipped = [each for each in self.hold.skipped_ms if 0 <= each < SECOND_LIMIT * 1000]
+        return [datetime.fromtimestamp(instant_ms / 1000, zone) for instant_ms in skipped]
 
     def next(self, count: int = 5, after: datetime | float | None = None) -> list[Run]:
         """
