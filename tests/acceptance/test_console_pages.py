@@ -31,6 +31,7 @@ from service import Process, Service
 
 from kafka_timers import TimerClient
 from kafka_timers.core.routing import hash_of
+from kafka_timers.core.schedules import Cron, Schedule
 from kafka_timers.core.wire import Callback, Future, Header, future_from
 from kafka_timers.dev.broker import free_port
 from kafka_timers.errors import WireError
@@ -432,6 +433,21 @@ async def test_a_refused_request_is_sent_again_once(pages: Pages) -> None:
         await pages.press("Send again")
         await pages.confirm()
         await pages.until_shown(said)
+
+
+async def test_a_refused_schedule_is_shown_as_one_with_its_cause(pages: Pages) -> None:
+    service = pages.service
+    bad = Schedule(cron=Cron(expression="61 * * * *"), callback=Future(callBackTopic="nightly-runs", callBack=b"v"))
+    planner = await service.start("planner")
+    try:
+        await service.producer.send_and_wait(service.topics.schedules, bad.SerializeToString(), key=b"nightly")
+        await pages.console.until("/v1/rejected?reason=schedule-invalid", lambda _, body: "nightly" in body)
+        await pages.open("refused?reason=schedule-invalid")
+        await pages.until_shown("schedule nightly: 61 * * * * in UTC, to nightly-runs")
+        assert "schedule-invalid: cron.expression: '61 " in pages.main
+        assert not pages.browser.find_elements(By.XPATH, "//button[normalize-space()='Send again']")
+    finally:
+        await planner.child.stop(LIMIT_S)
 
 
 async def test_the_page_shows_the_problems_of_the_service(pages: Pages) -> None:

@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
+from kafka_timers.cli.render import rejected_lines
 from kafka_timers.core.refused import Reason
 from kafka_timers.core.rejected import Rejected
 from kafka_timers.core.routing import partition_of
+from kafka_timers.core.schedules import Cron, Schedule
 from kafka_timers.core.wire import Condition, Copy, Future, Header
 from kafka_timers.errors import RequestError
 
@@ -75,6 +77,32 @@ def test_a_record_that_is_no_request_is_shown_by_its_bytes(value: bytes | None) 
     shown = {None: None, b"": "", b"\x0a": "\n"}
     assert document.get("record_value_base64", "//8=") == "//8="
     assert document.get("record_value") == shown.get(value)
+
+
+def refused_schedule(value: bytes, why: str = "cron: '61 * * * *' has no times") -> Rejected:
+    headers = told("schedule-invalid", topic="timer-schedule", partition=2, offset=11, why=why)
+    return Rejected.of(Record(b"1000", value, headers=headers))
+
+
+def test_a_refused_schedule_is_shown_as_one_with_its_cause() -> None:
+    callback = Future(callBackTopic="calls", callBackKey="k", callBack=b"\xff")
+    bad = refused_schedule(Schedule(cron=Cron(expression="61 * * * *"), callback=callback).SerializeToString())
+    document = bad.document()
+    assert document["words"] == "cron: '61 * * * *' has no times"
+    assert (document["schedule_id"], document["times"]) == ("1000", "61 * * * * in UTC")
+    assert (document["topic"], document["key"], document["value_base64"]) == ("calls", "k", "/w==")
+    assert (document["second"], document["due_ms"], "record_key" in document) == (None, None, False)
+    assert (bad.callback_topic, bad.timer_id) == ("calls", "")
+    assert rejected_lines(bad)[1:] == [
+        f"{'':30}cron: '61 * * * *' has no times",
+        f"{'':30}schedule 1000: 61 * * * * in UTC, to calls",
+    ]
+    with pytest.raises(RequestError, match="it is a schedule: put a correct one, with kafka-timers schedule put"):
+        bad.again("timer-request", 8, NOW_MS)
+    # One without times, and one that is cut or no message at all.
+    assert rejected_lines(refused_schedule(b""))[-1] == f"{'':30}schedule 1000: no times, to no topic"
+    document = refused_schedule(b"\x0a\x20ab").document()
+    assert (document["record_key"], document["record_value"], document["words"][:5]) == ("1000", "\n ab", "cron:")
 
 
 def test_a_record_that_tells_nothing_is_shown_all_the_same() -> None:

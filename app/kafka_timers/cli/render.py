@@ -204,7 +204,10 @@ def rejected_lines(rejected: "Rejected") -> list[str]:
         due = "" if rejected.due_ms is None else utc_text(rejected.due_ms)
         timer_id = f", id {rejected.timer_id}" if rejected.timer_id else ""
         lines.append(f"{'':30}{due} to {rejected.callback_topic}{timer_id}")
-    if rejected.door or future is None:
+    if rejected.schedule:
+        times, topic = rejected.times or "no times", rejected.callback_topic or "no topic"
+        lines.append(f"{'':30}schedule {printable(rejected.key)}: {times}, to {topic}")
+    elif rejected.door or future is None:
         lines.append(f"{'':30}key {printable(rejected.key)}, value {printable(rejected.value)}")
     elif future.cancel:
         lines.append(f"{'':30}cancel of {future.timerId}")

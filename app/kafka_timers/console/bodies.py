@@ -223,12 +223,12 @@ class TopicsOut(_Gathered):
 
 
 class RejectedOut(CallbackOut):
-    """A refused request."""
+    """A refused request, or a refused schedule."""
 
     place: Annotated[str, Field(description="partition:offset on timer-rejected")]
     at: str
     reason: str
-    words: str
+    words: Annotated[str, Field(description="the broker's message, or what is wrong with the schedule; else empty")]
     door: str
     source: str
     request: str
@@ -243,6 +243,9 @@ class RejectedOut(CallbackOut):
     due_ms: int | None
     cancel: bool = False
     timer_id: str | None = None
+    schedule_id: Annotated[str | None, Field(description="null, as is `scheduleIdBase64`: it is no schedule")] = None
+    schedule_id_base64: str | None = None
+    times: Annotated[str | None, Field(description="of a schedule, in words; null: it is none")] = None
     record_key: str | None = None
     record_key_base64: str | None = None
     record_value: str | None = None

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 from kafka_timers.core.callbacks import Shown, callback_document
 from kafka_timers.core.refused import Reason
 from kafka_timers.core.routing import partition_of
+from kafka_timers.core.schedules import Schedule, schedule_from, times_text
 from kafka_timers.core.text import json_of, pairs_of
 from kafka_timers.core.wire import (
     REJECT_PREFIX,
@@ -25,8 +26,10 @@ from kafka_timers.core.wire import (
     reject_headers,
     rejection_in,
 )
-from kafka_timers.errors import RequestError, WireError
+from kafka_timers.errors import RequestError, ScheduleError, WireError
 
+# The reason of a record on `timer-schedule`; all others are of requests.
+SCHEDULE_INVALID = "schedule-invalid"
 _KEYS = (Reason.KEY_MISSING, Reason.KEY_NOT_A_SECOND, Reason.KEY_IN_MILLISECONDS)
 _CONTENTS = (
     Reason.VALUE_MISSING,
@@ -113,13 +116,13 @@ class _Made:
 @dataclass(frozen=True, slots=True)
 class Rejected:
     """
-    A refused request.
+    A refused request, or a refused schedule.
 
     Attributes:
         place: partition:offset on `timer-rejected`.
         at_ms: UNIX milliseconds at which it was put there.
         reason: why it was refused; see docs/wire.md, and docs/migrate.md for records that came through a door.
-        words: the broker's own message; empty if there is none.
+        words: the broker's own message, or what is wrong with a schedule; empty if there is none.
         door: name of the door that it came through; empty for a request on `timer-request`.
         topic: topic that it was read from.
         request: partition:offset on that topic.
@@ -127,6 +130,7 @@ class Rejected:
         future: the Future; None if the value is no Future.
         made: the request that the door made of it, if that request failed; else None.
         again_second: UNIX second for which the service itself has asked for it again; None if it has not.
+        schedule: the schedule; None if it is a request, or if the value is no Schedule.
         gone: why the request cannot be read from `timer-request`; empty if nobody has tried in vain.
     """
 
@@ -143,6 +147,7 @@ class Rejected:
     future: Future | None
     made: _Made | None = None
     again_second: int | None = None
+    schedule: Schedule | None = None
     gone: str = ""
 
     @classmethod
@@ -150,8 +155,11 @@ class Rejected:
         """Return the refused request that *record* describes."""
         about = rejection_in(record.headers)
         texts = {name: content.decode(errors="replace") for name, content in about.items()}
-        future = made = None
-        if "door" not in about and record.value:
+        future = made = schedule = None
+        if texts.get("reason") == SCHEDULE_INVALID:
+            with suppress(ScheduleError):
+                schedule = schedule_from(record.value or b"")
+        elif "door" not in about and record.value:
             with suppress(WireError):
                 future = future_from(record.value)
         if request := texts.get("request"):
@@ -160,7 +168,7 @@ class Rejected:
             f"{record.partition}:{record.offset}",
             record.timestamp,
             texts.get("reason", ""),
-            texts.get("words", ""),
+            texts.get("words") or texts.get("why", ""),
             texts.get("door", ""),
             texts.get("topic", ""),
             f"{texts.get('partition', '?')}:{texts.get('offset', '?')}",
@@ -170,11 +178,14 @@ class Rejected:
             future,
             made,
             number_in(about.get("again")),
+            schedule,
         )
 
     @property
     def second(self) -> int | None:
-        """The UNIX second of its key; None if the key names none, or a door has refused it."""
+        """The UNIX second of its key; None if the key names none, a door has refused it, or it is a schedule."""
+        if self.reason == SCHEDULE_INVALID:
+            return None
         if self.door:
             due_ms = self.due_ms
             return None if due_ms is None else due_ms // 1000
@@ -194,7 +205,13 @@ class Rejected:
         """The topic of its callback; empty if it is not known."""
         if self.made:
             return self.made.topic
-        return Shown.of(self.future).topic if self.future else ""
+        future = self.schedule.callback if self.schedule else self.future
+        return Shown.of(future).topic if future else ""
+
+    @property
+    def times(self) -> str:
+        """The times of the schedule, in words; empty if it has none, or is a request."""
+        return times_text(self.schedule) if self.schedule else ""
 
     @property
     def timer_id(self) -> str:
@@ -229,7 +246,10 @@ class Rejected:
         return replace(self, future=future) if made_of == (self.door, self.topic, self.request) else self
 
     def document(self) -> dict[str, Any]:
-        """Return it as JSON: the fields of its Future or, without one or for a door, key and value of the record."""
+        """
+        Return it as JSON: the fields of its Future, or of its schedule. Without one or for a door, key and value of the
+        record.
+        """
         document: dict[str, Any] = {
             "place": self.place,
             "at_ms": self.at_ms,
@@ -245,6 +265,9 @@ class Rejected:
         }
         if self.made:
             document |= {"made": self.made.request, "topic": self.callback_topic, "timer_id": self.timer_id or None}
+        if self.schedule:
+            told = json_of("schedule_id", self.key) | {"times": self.times}
+            return document | told | callback_document(self.schedule.callback)
         if self.door or self.future is None or self.second is None:
             document |= json_of("record_key", self.key)
         if self.door or self.future is None:
@@ -290,6 +313,8 @@ class Rejected:
 
     def _why_not(self, requests: str, due_ms: int | None) -> str:
         """Return why it cannot be sent again, as the end of a sentence; empty if it can be."""
+        if self.reason == SCHEDULE_INVALID:
+            return "it is a schedule: put a correct one, with kafka-timers schedule put"
         if self.again_second is not None:
             return f"the service itself has asked for it again, for second {self.again_second}"
         if self.door and not self.made:

@@ -27,6 +27,7 @@ from kafka_timers.core.calendar import TZDATA_VERSION
 from kafka_timers.core.callbacks import OVERHEAD_BYTES
 from kafka_timers.core.planning import OWN_KEYS, PLANNER_KEY, Plans, Step
 from kafka_timers.core.planning import Refused as NoSchedule
+from kafka_timers.core.rejected import SCHEDULE_INVALID
 from kafka_timers.core.routing import hash_of
 from kafka_timers.core.schedules import Planner
 from kafka_timers.core.wire import REJECT_PREFIX, Topics, reject_headers
@@ -42,7 +43,6 @@ from kafka_timers.settings import PlannerSettings, WorkerSettings
 log = logging.getLogger(__name__)
 
 # For which a record of timer-schedule is rejected.
-SCHEDULE_INVALID = "schedule-invalid"
 WHY_HEADER = REJECT_PREFIX + "why"
 
 # Of one transaction. A second that begins meanwhile fires after it: 131 ms late with 4,000 records.

@@ -4,6 +4,12 @@ import { act, ask, at, dueOf, el, failure, get, link, number, quoted, table, tex
 
 const HEADS = [{ name: "refused" }, { name: "reason" }, { name: "asks for" }, { name: "timer id" }, { name: "request" }, { name: "" }];
 
+function asksFor(each) {
+  if (each.times !== null) return ["schedule ", textOf(each, "scheduleId"), `: ${each.times || "no times"}, to ${each.topic || "no topic"}`];
+  if (each.topic === null) return ["key ", textOf(each, "recordKey")];
+  return each.cancel ? "a cancel" : `${each.topic}, ${at(dueOf(each))}`;
+}
+
 export async function refused(screen) {
   const { place, query, signal, mayAct } = screen;
   const [reason, topic] = [query.get("reason") ?? "", query.get("topic") ?? ""];
@@ -33,10 +39,10 @@ export async function refused(screen) {
     const rows = page.rejected.reverse().map((each) => [
       each.at.replace("T", " ").replace("Z", ""),
       [each.reason, each.door && ` by door ${each.door}`, each.words && `: ${each.words}`].filter(Boolean).join(""),
-      each.topic === null ? ["key ", textOf(each, "recordKey")] : each.cancel ? "a cancel" : `${each.topic}, ${at(dueOf(each))}`,
+      asksFor(each),
       each.timerId ? link(each.timerId, "timer", each.timerId) : "–",
       `${each.source} ${each.request}`,
-      mayAct && each.topic !== null && !each.cancel ? el("button", { onclick: () => redrive(each), "aria-label": `Send ${each.place} again` }, "Send again") : "",
+      mayAct && each.topic !== null && !each.cancel && each.times === null ? el("button", { onclick: () => redrive(each), "aria-label": `Send ${each.place} again` }, "Send again") : "",
     ]);
     shown.replaceChildren(...[
       said,
