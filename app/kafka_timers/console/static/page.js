@@ -71,8 +71,6 @@ export function ask({ title, text = "", cli = "", input = "", type = "text", val
   field.value = value;
   field.oninput = tell;
   tell();
-  // No button that submits: Enter in the field is to press the other one.
-  document.getElementById("ask-no").onclick = () => dialog.close("no");
   dialog.returnValue = "no";
   dialog.showModal();
   return new Promise((done) => {
