@@ -122,7 +122,8 @@ def make(spark: SparkSession, settings: LakeSettings, records: int, span_s: int)
     root = root_of(settings)
     append(with_bytes(requested(spark, records, span_s)), root, REQUESTS)
     append(sealed(read(spark, root, REQUESTS), span_s), root, SEALS)
-    positions = [("timer-request", number, -(-records // PARTITIONS), START_S, None) for number in range(PARTITIONS)]
+    end = -(-records // PARTITIONS)
+    positions = [("timer-request", number, end, START_S, None, None) for number in range(PARTITIONS)]
     append(constant(spark, positions, POSITIONS.columns), root, POSITIONS)
 
 

@@ -52,5 +52,5 @@ def make(spark: SparkSession, root: str, count: int, partitions: int, bucket: ra
 
 def landed(spark: SparkSession, root: str, topic: str, count: int, partitions: int) -> None:
     """Let it be of *topic*."""
-    rows = [(topic, number, count // partitions, 0, None) for number in range(partitions)]
+    rows = [(topic, number, count // partitions, 0, None, None) for number in range(partitions)]
     append(constant(spark, rows, POSITIONS.columns), root, POSITIONS)

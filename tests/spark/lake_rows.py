@@ -57,7 +57,7 @@ def copy(offset: int, appended_s: float, original: Row, decided: int, decided_s:
 
 def _record(partition: int, offset: int, appended_s: float, kind: str, **more: object) -> Row:
     known = {"partition": partition, "offset": offset, "appended_ms": int(appended_s * 1000), "kind": kind}
-    known |= {"delay": "1h", "due": "2030-01-31"}
+    known |= {"delay": "copy" if known.get("kind") == "copy" else "1h", "due": "2030-01-31"}
     return Row(**(dict.fromkeys(REQUESTS.columns.names) | known | more))
 
 

@@ -104,6 +104,39 @@ def test_of_a_second_that_is_sealed_in_parts_each_request_fires_in_the_part_of_i
     outcomes.unpersist()
 
 
+def test_after_an_outage_everything_that_was_due_in_it_fires_in_the_next_seal(spark: SparkSession) -> None:
+    hours, far = 100_000, {"horizon_s": 200_000}
+    requests = [
+        request(30, 5, 10),
+        request(31, 5, 11),
+        request(32, 5, hours),
+        request(33, 5, hours + 1),  # behind the seal
+        # Read after their second, one in an interval of very many records.
+        request(40, 9, 10),
+        request(9_000_000, 9, 10),
+        request(9_000_001, 9, 10),
+        request(9_500_000, 9, 10),  # not sealed yet
+    ]
+    seals = [
+        seal(10, 40, **far),
+        # Stretches with several seals, and seals over several stretches.
+        seal(hours, 9_000_001, first=11, **far),
+        seal(hours + 60, 9_000_002, first=hours + 1, **far),
+        seal(hours + 61, 9_000_002, **far),
+        seal(hours + 90, 9_004_500, first=hours + 62, **far),
+    ]
+    frames = of(spark, requests, REQUESTS.columns), intervals_of(of(spark, seals, SEAL_COLUMNS))
+    assert told(fires(outcomes_of(*frames, of(spark, [], REJECTED))), "offset", "sealed_in", "late") == [
+        (30, 10, False),
+        (31, hours, False),
+        (32, hours, False),
+        (33, hours + 60, False),
+        (40, hours, True),
+        (9_000_000, hours, True),
+        (9_000_001, hours + 60, True),
+    ]
+
+
 def test_a_withdrawn_request_does_not_fire_unless_its_scan_began_before_the_cancel_was_read(
     spark: SparkSession,
 ) -> None:

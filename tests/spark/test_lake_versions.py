@@ -7,22 +7,22 @@ from kafka_timers.lake.marks import marks_of
 
 COLUMNS = (
     "partition int, offset bigint, appended_ms bigint, kind string, second bigint, millis int, timer_id string, "
-    "original bigint, decided bigint, decided_s bigint"
+    "original bigint, decided bigint, decided_s bigint, delay string"
 )
 MARKS = "partition int, offset bigint, taken_by bigint, copied_at bigint"
 
 
 def request(offset: int, appended_s: float, due_s: float, timer_id: str | None = "a", partition: int = 0) -> tuple:
     due = divmod(round(due_s * 1000), 1000)
-    return (partition, offset, int(appended_s * 1000), "request", *due, timer_id, None, None, None)
+    return (partition, offset, int(appended_s * 1000), "request", *due, timer_id, None, None, None, "1h")
 
 
 def cancel(offset: int, appended_s: float, timer_id: str = "a", partition: int = 0) -> tuple:
-    return (partition, offset, int(appended_s * 1000), "cancel", None, None, timer_id, None, None, None)
+    return (partition, offset, int(appended_s * 1000), "cancel", None, None, timer_id, None, None, None, "none")
 
 
 def copy(offset: int, original: int, decided: int, *, age_s: int = 0, timer_id: str | None = "a") -> tuple:
-    return (0, offset, 10_000_000, "copy", 20_000, 0, timer_id, original, decided, 10_000 - age_s)
+    return (0, offset, 10_000_000, "copy", 20_000, 0, timer_id, original, decided, 10_000 - age_s, "copy")
 
 
 def marks(spark: SparkSession, records: list[tuple]) -> DataFrame:

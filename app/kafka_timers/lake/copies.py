@@ -22,7 +22,7 @@ _OFFSET_BYTES, _SECOND_BYTES = 8, 6
 # Values of delay and due.
 Folder = tuple[str, str]
 _FOLDER = REQUESTS.partitioned_by
-_ASKS = ("partition", "offset", "appended_ms", "kind", "second", "millis", "timer_id", "condition")
+_ASKS = ("partition", "offset", "appended_ms", "kind", "second", "millis", "timer_id", "condition", "delay")
 COPY_BYTES = 5 + 2 * (1 + _OFFSET_BYTES) + 2 * (1 + _SECOND_BYTES)
 
 
@@ -60,7 +60,7 @@ def asks_about(
 
     Returns:
         partition int, offset bigint, appended_ms bigint, kind string, second bigint, millis int, timer_id string,
-        condition string.
+        condition string, delay string.
     """
     if others is None:
         return _sharing(requests, far, since, named).select(*_ASKS)

@@ -28,6 +28,11 @@ from kafka_timers.lake.schema import FOREIGN, FORWARDED, RECORD_KEY, REFUSED, RE
 TIMER = (*RECORD_KEY, "appended_ms", "second", "millis", "timer_id", "topic")
 INTERVAL = ("end_ms", "fence", "horizon_s", "horizon_from", "appended_ms")
 
+# Lengths of the stretches, of moments and of offsets, by which requests are joined with the intervals that lie there.
+_STRETCH = {"end_ms": 1_000, "fence": 1_000}
+# An interval with more of them, as after an outage, is compared with all requests of its partition.
+_STRETCHES_MAX = 3_600
+
 
 def figures(fired: DataFrame, *by: str) -> DataFrame:
     """
@@ -146,7 +151,7 @@ def outcomes_of(
     moments = timers.groupBy("partition", F.col("asked_ms").alias("at")).agg(
         *(F.min(name).alias(name) for name in ("offset", "second", "appended_ms")), F.max("offset").alias("last_offset")
     )
-    found = keep(_first_interval(moments, intervals, F.col("end_ms") - 1).withColumnRenamed("at", "asked_ms"))
+    found = keep(_first_interval(moments, intervals, "end_ms").withColumnRenamed("at", "asked_ms"))
     marks = keep(_marks(requests if changes is None else changes, rejected))
     behind = F.coalesce(F.col("at") >= F.col("interval.fence"), F.lit(False))
     sealed = _seen(timers, marks, found, horizon_s).where(~behind).withColumn("late", F.lit(False))
@@ -161,8 +166,7 @@ def outcomes_of(
     )
     late = late.drop("interval").withColumn("late", F.lit(True))
     late = late.unionByName(refused.withColumn("late", F.lit(False)), allowMissingColumns=True)
-    # Compared with the fence minus one, because a request at the fence lies behind it.
-    sealed = sealed.unionByName(_first_interval(late, intervals, F.col("fence") - 1))
+    sealed = sealed.unionByName(_first_interval(late, intervals, "fence"))
     fence = F.when(F.col("at").isNotNull(), F.col("interval.fence"))
     return sealed.select(
         *TIMER,
@@ -190,9 +194,31 @@ def covered(rows: DataFrame, intervals: DataFrame) -> DataFrame:
         `INTERVAL` read struct: the first interval whose fence passes the offset, reached struct: the first one that
         passes the moment, without a meaning if there is no second.
     """
-    read = _first_interval(rows.withColumn("at", F.col("offset")), intervals, F.col("fence") - 1)
+    read = _first_interval(rows.withColumn("at", F.col("offset")), intervals, "fence")
     read = read.withColumnRenamed("interval", "read").withColumn("at", asked_ms())
-    return _first_interval(read, intervals, F.col("end_ms") - 1).withColumnRenamed("interval", "reached").drop("at")
+    return _first_interval(read, intervals, "end_ms").withColumnRenamed("interval", "reached").drop("at")
+
+
+def about(places: DataFrame, intervals: DataFrame) -> DataFrame:
+    """
+    Return the same intervals for few requests, in one pass over all.
+
+    Args:
+        places: the columns partition, offset, second and millis of the requests.
+
+    Returns:
+        partition int, offset bigint, it struct, and the booleans read, reached and newest (the last one of the
+        partition): whether it is that interval.
+    """
+    is_last = F.lead("end_ms").over(Window.partitionBy("partition").orderBy("end_ms", "fence")).isNull()
+    reached = F.coalesce(_covers("end_ms", asked_ms()), F.lit(False)).alias("reached")
+    return (
+        _spans(intervals)
+        .withColumn("newest", is_last)
+        .join(F.broadcast(places), "partition")
+        .select(*RECORD_KEY, "it", _covers("fence", F.col("offset")).alias("read"), reached, "newest")
+        .where("read OR reached OR newest")
+    )
 
 
 def newest_of(intervals: DataFrame) -> DataFrame:
@@ -257,18 +283,33 @@ def _marks(requests: DataFrame, rejected: DataFrame) -> DataFrame:
     )
 
 
-def _first_interval(rows: DataFrame, intervals: DataFrame, reaches: Column) -> DataFrame:
-    """Return *rows* with the column interval: the first interval that *reaches* their `at`; null if none does."""
-    found = intervals.select("partition", reaches.alias("at"), F.struct(*INTERVAL).alias("interval"))
-    # In descending order, so the last interval before a row is the first one that reaches its `at`. Of intervals that
-    # reach equally far, the earliest comes last, and all come before the rows, whose interval is null.
-    seen = Window.partitionBy("partition").orderBy(F.desc("at"), F.desc_nulls_last("interval.end_ms"))
-    seen = seen.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    columns = rows.columns
-    return (
-        rows.withColumn("is_row", F.lit(True))
-        .unionByName(found, allowMissingColumns=True)
-        .withColumn("interval", F.last("interval", ignorenulls=True).over(seen))
-        .where("is_row")
-        .select(*columns, "interval")
-    )
+def _first_interval(rows: DataFrame, intervals: DataFrame, reach: str) -> DataFrame:
+    """
+    Return *rows* with the column interval: the first interval whose *reach* is above their `at`; null if none is.
+
+    *reach* is a key of `_STRETCH`. Equal columns are joined, so Spark spreads the rows of a partition over all cores.
+    """
+    columns, spans = rows.columns, _spans(intervals).withColumnRenamed("partition", "of")
+    first, last = (F.floor(at / _STRETCH[reach]) for at in (F.col(f"{reach}_before"), F.col(reach) - 1))
+    is_short = F.coalesce(last - first < _STRETCHES_MAX, F.lit(False))
+    covers_some = F.col(f"{reach}_before") < F.col(reach)
+    short = spans.where(is_short & covers_some).select("*", F.explode(F.sequence(first, last)).alias("stretch"))
+    lies_in = (F.col("partition") == F.col("of")) & _covers(reach, F.col("at"))
+    found = rows.join(short, lies_in & (F.floor(F.col("at") / _STRETCH[reach]) == F.col("stretch")), "left")
+    found = found.select(*columns, F.col("it").alias("interval"))
+    # The first one of a partition, and those after an outage.
+    found = found.join(F.broadcast(spans.where(~is_short)), lies_in, "left")
+    return found.select(*columns, F.coalesce("interval", "it").alias("interval"))
+
+
+def _spans(intervals: DataFrame) -> DataFrame:
+    """Return *intervals* as partition, it (a struct), end_ms and fence, and these two of the interval before it."""
+    before = Window.partitionBy("partition").orderBy("end_ms", "fence")
+    earlier = (F.lag(reach).over(before).alias(f"{reach}_before") for reach in _STRETCH)
+    return intervals.select("partition", *_STRETCH, *earlier, F.struct(*INTERVAL).alias("it"))
+
+
+def _covers(reach: str, at: Column) -> Column:
+    """Return a column: whether a row of `_spans` is the first one whose *reach* is above *at*."""
+    before = F.col(f"{reach}_before")
+    return (before.isNull() | (before <= at)) & (at < F.col(reach))

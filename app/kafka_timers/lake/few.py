@@ -17,12 +17,13 @@ from pyspark.sql import functions as F
 from kafka_timers.core.outcomes import State
 from kafka_timers.core.wire import last_second_of
 from kafka_timers.lake.conditions import intervals_about, outcomes_in
-from kafka_timers.lake.covering import covered, newest_of
+from kafka_timers.lake.covering import about
 from kafka_timers.lake.schema import CANCEL, COPY, RECORD_KEY, REQUEST
 from kafka_timers.lake.tables import constant
 
 _Row = Mapping[str, Any]
 _PLACE = itemgetter(*RECORD_KEY)
+_UNSEEN = dict.fromkeys(("read", "reached", "newest"))
 _UNSEALED = dict.fromkeys(("reason", "far", "fence", "sealed_in", "late", "seal_appended_ms"))
 
 
@@ -65,7 +66,7 @@ def few_outcomes(rows: Sequence[_Row], intervals: DataFrame, rejected: DataFrame
     )
     found, reasons = _found(places, intervals), _reasons(places, rejected)
     for _, group in groupby(records, lambda row: _history_of(row)[:-1]):
-        _judge([{**row, **found[_PLACE(row)]} for row in group], reasons, few)
+        _judge([{**row, **found.get(_PLACE(row), _UNSEEN)} for row in group], reasons, few)
     return few
 
 
@@ -80,9 +81,11 @@ def _history_of(row: _Row) -> tuple[int, str, int, int]:
 
 
 def _found(places: DataFrame, intervals: DataFrame) -> dict[tuple[int, int], dict[str, Any]]:
-    """Return by partition and offset: read and reached as in `covered`, newest as in `newest_of`."""
-    found = covered(places, intervals).join(F.broadcast(newest_of(intervals)), "partition", "left")
-    return {_PLACE(row): row.asDict(recursive=True) for row in found.drop("second", "millis").collect()}
+    """Return by partition and offset the intervals read, reached and newest, see `covering.about`."""
+    found: dict[tuple[int, int], dict[str, Any]] = {}
+    for row in about(places, intervals).collect():
+        found.setdefault(_PLACE(row), {**_UNSEEN}).update({name: row.it for name in _UNSEEN if row[name]})
+    return found
 
 
 def _reasons(places: DataFrame, rejected: DataFrame) -> dict[tuple[int, int], str]:

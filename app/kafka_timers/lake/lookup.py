@@ -4,6 +4,7 @@ Look up the records that concern the timers of one id or key, without a pass ove
 They are read once, and are few. So what became of them is computed from these rows (`few`), and not from the tables.
 """
 
+from collections.abc import Set
 from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame
@@ -16,7 +17,7 @@ from kafka_timers.lake.tables import constant
 
 # Rows with payloads go through this process, and it takes 0.4 ms for the outcome of each.
 _RECORDS_MAX = 10_000
-# Spark compares a row with so many offsets, and looks for them by the bounds of its files.
+# Spark compares a row with so many ids or offsets, and looks for them by the bounds and filters of its files.
 _LISTED_MAX = 100
 
 _FOLDER = REQUESTS.partitioned_by
@@ -53,42 +54,44 @@ def records_of(requests: DataFrame, only: Only) -> list[dict[str, Any]]:
 
 
 def _records_of_key(requests: DataFrame, key: str) -> list[dict[str, Any]]:
-    spark = requests.sparkSession
     # Protobuf keeps a key as it is, so few values have to be parsed.
     may = requests.where((F.col("kind") == REQUEST) & F.contains("value", F.lit(key.encode())))
     asked = [row for row in _rows(requests, may) if (asked_in(row["value"]) or (None,))[0] == key]
-    ids = sorted({(row["partition"], row["timer_id"]) for row in asked if row["timer_id"] is not None})
+    ids = {(row["partition"], row["timer_id"]) for row in asked if row["timer_id"] is not None}
     unnamed = [row for row in asked if row["timer_id"] is None]
     found = [*unnamed]
     if ids:
-        wanted = constant(spark, ids, "partition int, timer_id string")
-        found += _rows(requests, requests.join(F.broadcast(wanted), ["partition", "timer_id"], "left_semi"))
+        found += _rows(requests, _among(requests, ids, "partition int, timer_id string"))
     if unnamed:
-        originals = [(row["partition"], row["offset"]) for row in unnamed]
-        wanted = constant(spark, originals, "partition int, original bigint")
-        copies = requests.where((F.col("kind") == COPY) & F.col("timer_id").isNull())
-        found += _rows(requests, copies.join(F.broadcast(wanted), ["partition", "original"], "left_semi"))
+        originals = {(row["partition"], row["offset"]) for row in unnamed}
+        copies = requests.where((F.col("delay") == COPY) & (F.col("kind") == COPY) & F.col("timer_id").isNull())
+        found += _rows(requests, _among(copies, originals, "partition int, original bigint"))
     return found
 
 
 def _rows(requests: DataFrame, found: DataFrame) -> list[dict[str, Any]]:
     """Return the rows *found* of *requests*, with all columns."""
-    # The first look reads some columns of all files, and the second one all columns of the files with these rows.
-    places = found.select(*_FOLDER, *RECORD_KEY).limit(_RECORDS_MAX + 1).collect()
+    # The first look reads some columns of all files, and the second one all columns of the files with these rows. Arrow
+    # brings the rows of all files at once, and `collect` would look into one file before the others.
+    places = found.select(*_FOLDER, *RECORD_KEY).limit(_RECORDS_MAX + 1).toArrow().to_pylist()
     if len(places) > _RECORDS_MAX:
         raise LakeError(
             f"more than {_RECORDS_MAX:,} records concern these timers: ask for all timers, with a condition in SQL"
         )
     if not places:
         return []
-    names = {tuple(place[2:]) for place in places}
-    delays, dues, numbers, offsets = (sorted(set(values)) for values in zip(*places, strict=True))
+    delays, dues = ({place[name] for place in places} for name in _FOLDER)
     near = requests.where(F.col("delay").isin(delays) & F.col("due").isin(dues))
-    near = near.where(F.col("partition").isin(numbers) & F.col("offset").between(offsets[0], offsets[-1]))
-    if len(offsets) <= _LISTED_MAX:
-        near = near.where(F.col("offset").isin(offsets))
-    else:
-        wanted = constant(requests.sparkSession, names, "partition int, offset bigint")
-        near = near.join(F.broadcast(wanted), [*RECORD_KEY], "left_semi")
-    rows = near.select(*REQUESTS.columns.names).collect()
-    return [row.asDict(recursive=True) for row in rows if (row["partition"], row["offset"]) in names]
+    offsets = sorted(place["offset"] for place in places)
+    near = near.where(F.col("offset").between(offsets[0], offsets[-1]))
+    near = _among(near, {(place["partition"], place["offset"]) for place in places}, "partition int, offset bigint")
+    return [row.asDict(recursive=True) for row in near.select(*REQUESTS.columns.names).collect()]
+
+
+def _among(rows: DataFrame, values: Set[tuple[Any, ...]], columns: str) -> DataFrame:
+    """Return those of *rows* that have one of *values* in two *columns*, names and types as in SQL."""
+    wanted = constant(rows.sparkSession, values, columns)
+    if len(values) <= _LISTED_MAX:
+        for name, listed in zip(wanted.columns, zip(*values, strict=True), strict=True):
+            rows = rows.where(F.col(name).isin(set(listed)))
+    return rows.join(F.broadcast(wanted), wanted.columns, "left_semi")

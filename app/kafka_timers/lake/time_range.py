@@ -155,7 +155,7 @@ def requests_of(
         keep: for few requests, and for the records that share a timer id, which are looked for in all that was landed
             since.
     """
-    table = requests.drop("value", "key", "headers", "digest", "forgotten_s", "delay", "due")
+    table = requests.drop("value", "key", "headers", "digest", "forgotten_s", "due")
     named, is_copy, is_cancel = F.col("timer_id").isNotNull(), F.col("kind") == COPY, F.col("kind") == CANCEL
 
     def due_since(second: Column) -> Column:
