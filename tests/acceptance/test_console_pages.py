@@ -45,8 +45,9 @@ _T = TypeVar("_T")
 class Pages:
     """A browser on the console of a service."""
 
-    def __init__(self, service: Service, console: Process, browser: webdriver.Chrome) -> None:
+    def __init__(self, service: Service, console: Process, browser: webdriver.Chrome, worker: Process) -> None:
         self.service = service
+        self.worker = worker
         self.console = console
         self.browser = browser
 
@@ -147,10 +148,10 @@ async def pages(
     folder: Path = tmp_path_factory.mktemp("pages")
     async with Service(bootstrap, prefix, folder) as service:
         await service.start("oscillator")
-        await service.firing("--query-port", str(free_port()))
+        worker = await service.firing("--query-port", str(free_port()))
         console = await service.start("console", "--writable", "--group", prefix + "workers")
         await console.until("/livez", lambda status, _: status == 200)
-        yield Pages(service, console, browser)
+        yield Pages(service, console, browser, worker)
 
 
 def serious(browser: webdriver.Chrome) -> list[tuple[str, list[str]]]:
@@ -333,7 +334,7 @@ async def test_enter_in_a_dialog_does_what_was_typed(pages: Pages, tmp_path: Pat
     console = await service.start("console", "--token-file", str(tokens), "--group", f"{service.prefix}workers")
     try:
         await console.until("/livez", lambda status, _: status == 200)
-        guarded = Pages(service, console, browser)
+        guarded = Pages(service, console, browser, pages.worker)
         await guarded.open("timer/enter")
         field = await guarded.until(lambda: shown_field(browser))
         # Nobody reads a token over a shoulder.
@@ -448,6 +449,19 @@ async def test_a_refused_schedule_is_shown_as_one_with_its_cause(pages: Pages) -
         assert not pages.browser.find_elements(By.XPATH, "//button[normalize-space()='Send again']")
     finally:
         await planner.child.stop(LIMIT_S)
+
+
+async def test_while_the_worker_is_away_no_page_says_that_no_timer_waits(pages: Pages) -> None:
+    pages.worker.child.pause()
+    try:
+        for screen in ("timers?q=x", "ahead", "topics"):
+            await pages.open(screen)
+            await pages.until_shown("Unknown: partition 0")
+            shown = pages.main
+            assert not re.search(r"^None\.$|Nothing waits|all 0 timers|^0 timers wait", shown, re.MULTILINE), shown
+    finally:
+        pages.worker.child.resume()
+        await pages.console.until("/v1/timers", lambda _, body: '"unknown":[]' in body)
 
 
 async def test_the_page_shows_the_problems_of_the_service(pages: Pages) -> None:

@@ -1,6 +1,6 @@
 // How many timers wait in each second, minute or hour to come: a map of them, and the fullest.
 
-import { at, el, failure, get, missing, number } from "./page.js";
+import { at, el, failure, get, missing, nothing, number } from "./page.js";
 
 // By each unit: its seconds, how many make a row, how many rows are shown, and which part of a time tells a row.
 const UNITS = {
@@ -30,13 +30,13 @@ export async function ahead({ place, query, signal }) {
     const total = found.counts.reduce((sum, each) => sum + each.count, 0);
     const fullest = found.counts.toSorted((one, other) => other.count - one.count).slice(0, FULLEST).sort((one, other) => one.second - other.second);
     shown.replaceChildren(
-      el("p", {}, `${number(total)} timers wait in ${found.counts.length} ${unit}s of ${title}; times are UTC.`),
+      el("p", {}, `${number(total)} timers${found.unknown.length || found.lake ? ", as far as is known," : ""} wait in ${found.counts.length} ${unit}s of ${title}; times are UTC.`),
       ...(found.cut ? [el("p", { class: "bad" }, "There was no time to count all of them.")] : []), ...missing(found),
       ...(fullest.length ? [
         heatMap(counts, most, Array.from({ length: rows }, (_, index) => start + index * span), { length, perRow, label }),
         el("h3", {}, found.counts.length > FULLEST ? `The ${FULLEST} fullest ${unit}s` : `These ${unit}s`),
         el("ol", { class: "bars" }, fullest.map((each) => bar(each, length, most))),
-      ] : [el("p", {}, "Nothing waits in this time.")]));
+      ] : [nothing("Nothing waits in this time.", found)]));
   } catch (error) {
     shown.replaceChildren(failure(error));
   }

@@ -39,7 +39,7 @@ export const now = (screen) =>
     const refused = status.refused ? Object.entries(status.refused.reasons) : [];
     const figures = {
       "fires a second": number(Math.round(sum(rows, "fired_per_s"))),
-      "wait": number(sum(rows, "pending")),
+      "wait": rows.some((row) => row.pending === null) ? "unknown" : number(sum(rows, "pending")),
       "late, p50 / p99": `${number(worst(rows, "lateness_p50_ms"))} / ${number(worst(rows, "lateness_p99_ms"))} ms`,
       "last tick": ages.length ? `${Math.min(...ages).toFixed(1)} s ago` : "none",
       "oldest unsealed": rows.some((row) => row.lag_s === null) ? "nothing sealed" : `${worst(rows, "lag_s")} s`,

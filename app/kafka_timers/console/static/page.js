@@ -129,4 +129,7 @@ export const missing = ({ unknown, lake }) => [
   lake ? `Timers may be missing: ${lake}` : "",
 ].filter(Boolean).map((why) => el("p", { class: "bad" }, why));
 
+/** That *what* is nowhere, unless some of the workers were not heard: then it is not known. */
+export const nothing = (what, { unknown, lake, cut }) => el("p", { class: "soft" }, unknown.length || lake || cut ? "None in the partitions that have answered." : what);
+
 export const failure = (error) => el("p", { class: "bad", role: "alert" }, error.message);

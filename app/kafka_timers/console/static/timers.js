@@ -1,6 +1,6 @@
 // Search among the timers that wait, and all of one.
 
-import { about, act, ask, at, bytesOf, dueOf, el, failure, fromNow, get, hex, link, missing, number, quoted, table, textOf } from "./page.js";
+import { about, act, ask, at, bytesOf, dueOf, el, failure, fromNow, get, hex, link, missing, nothing, number, quoted, table, textOf } from "./page.js";
 
 const AGAIN_MS = 2_000;
 const HEADS = [{ name: "fires" }, { name: "timer id" }, { name: "topic" }, { name: "key" }, { name: "request" }, { name: "bytes", number: true }];
@@ -79,7 +79,7 @@ async function list(part, what, filter, signal, cursor = null, before = []) {
     const more = page.cursor ? el("button", { onclick: () => list(part, what, filter, signal, page.cursor, rows) }, page.cut ? "Look further" : "Show more") : null;
     part.replaceChildren(...[
       el("h3", {}, `Timers ${what}`),
-      rows.length ? table(HEADS, rows) : el("p", { class: "soft" }, "None."),
+      rows.length ? table(HEADS, rows) : nothing("None.", page),
       page.cut ? el("p", { class: "bad" }, "There was no time to look at all of them yet.") : null,
       ...missing(page), more].filter(Boolean));
   } catch (error) {

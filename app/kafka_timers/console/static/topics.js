@@ -1,6 +1,6 @@
 // Which topics get callbacks next, and which of them lack something.
 
-import { at, el, failure, get, missing, number, table } from "./page.js";
+import { at, el, failure, get, missing, nothing, number, table } from "./page.js";
 
 const HEADS = [{ name: "topic" }, { name: "partitions", number: true }, { name: "come next", number: true }, { name: "first" }, { name: "refused in an hour", number: true }, { name: "" }];
 
@@ -15,7 +15,7 @@ export async function topics({ place, signal }) {
   try {
     const found = await get("topics");
     if (signal.aborted) return;
-    const which = found.more ? `the ${number(found.lookedAt)} timers that fire next` : `all ${number(found.lookedAt)} timers that wait`;
+    const which = found.more ? `the ${number(found.lookedAt)} timers that fire next` : found.unknown.length || found.lake ? `the ${number(found.lookedAt)} timers that are known` : `all ${number(found.lookedAt)} timers that wait`;
     const rows = found.topics.map((each) => [
       el("a", { href: `#/timers?${new URLSearchParams({ q: each.name })}` }, each.name),
       number(each.partitions),
@@ -27,7 +27,7 @@ export async function topics({ place, signal }) {
     shown.replaceChildren(...[
       el("p", {}, `Callback topics of ${which}, and of what was refused within an hour.`),
       ...missing(found),
-      rows.length ? table(HEADS, rows) : el("p", {}, "None."),
+      rows.length ? table(HEADS, rows) : nothing("None.", found),
     ].filter(Boolean));
   } catch (error) {
     shown.replaceChildren(failure(error));
