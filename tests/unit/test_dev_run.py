@@ -10,7 +10,7 @@ from unittest import mock
 import click
 import pytest
 
-from kafka_timers.cli.lake_group import lake
+from kafka_timers.cli.lake_commands import lake
 from kafka_timers.cli.program import program
 from kafka_timers.errors import SettingsError
 from kafka_timers.processes.supervisor import Part

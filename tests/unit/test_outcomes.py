@@ -7,7 +7,7 @@ from aiokafka import ConsumerRecord
 from law_cases import CASES, CONDITIONS, ID, LAST, Case, cancel, copy, lake_seal, request, seal
 from rich.console import Console
 
-from kafka_timers.cli.tables import history_table
+from kafka_timers.cli.terminal import history_table
 from kafka_timers.client.request import question_of
 from kafka_timers.core.outcomes import Outcome, State, outcomes_of, records_of, standing, uncertain, with_rejected
 from kafka_timers.core.wire import Condition, Future

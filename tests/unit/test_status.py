@@ -8,7 +8,7 @@ from rich.console import Console
 
 from kafka_timers.broker.seals import latest
 from kafka_timers.cli.render import status_lines
-from kafka_timers.cli.tables import status_table
+from kafka_timers.cli.terminal import status_table
 from kafka_timers.core.wire import Sealed
 from kafka_timers.operate.health import PartitionStatus, ServiceStatus
 from kafka_timers.operate.status import status_of

@@ -292,7 +292,7 @@ def _matching(
 def _preview(waiting: Sequence[Mapping[str, Any]], named: int) -> None:
     """Show on the standard error, for people, the timers that match."""
     if waiting:
-        from kafka_timers.cli.tables import pending_table, terminal
+        from kafka_timers.cli.terminal import pending_table, terminal
 
         terminal(stderr=True).print(pending_table(waiting[:_SHOWN]))
     more = len(waiting) - _SHOWN

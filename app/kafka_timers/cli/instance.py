@@ -16,7 +16,7 @@ from kafka_timers.cli.asking import EXIT_CODES
 from kafka_timers.cli.options import Seconds, count_option, json_option, on_instance, on_kafka, options_of
 from kafka_timers.cli.render import callback_lines, found_lines, problem_lines, status_lines
 from kafka_timers.cli.running import advised, wait_for
-from kafka_timers.cli.tables import capacity_table, history_table, status_table, terminal
+from kafka_timers.cli.terminal import capacity_table, history_table, status_table, terminal
 from kafka_timers.client.request import Outcome
 from kafka_timers.clock import HostClock
 from kafka_timers.operate.acls import PROCESSES, acls_of

@@ -16,7 +16,7 @@ from kafka_timers.broker.ticked import ticked_s
 from kafka_timers.cli.lake_rows import kept_lines, print_rows, rows_csv
 from kafka_timers.cli.options import FILE, Seconds, When, choice_option, count_option, json_option, options_of
 from kafka_timers.cli.running import log_to_stderr, needs
-from kafka_timers.cli.tables import terminal
+from kafka_timers.cli.terminal import terminal
 from kafka_timers.core.moments import moment_at, second_of, when_of
 from kafka_timers.operate.documents import row_document
 from kafka_timers.settings import LakeSettings

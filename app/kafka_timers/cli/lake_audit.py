@@ -13,7 +13,7 @@ import click
 from kafka_timers.cli.lake import WRONG, reads, session_of, time_range
 from kafka_timers.cli.options import FILE, json_option
 from kafka_timers.cli.running import needs
-from kafka_timers.cli.tables import terminal
+from kafka_timers.cli.terminal import terminal
 from kafka_timers.clock import HostClock
 from kafka_timers.core.chain import Day, days_in
 from kafka_timers.errors import BrokerError, ChainError

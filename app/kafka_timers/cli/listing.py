@@ -61,7 +61,7 @@ def asked(given: Mapping[str, Any], question: "Callable[[Workers], Awaitable[_An
 
 def _print(timers: Sequence[Mapping[str, Any]]) -> None:
     # Not before it is needed: with rich, a command takes a fifth longer to start.
-    from kafka_timers.cli.tables import pending_table, terminal
+    from kafka_timers.cli.terminal import pending_table, terminal
 
     terminal().print(pending_table(timers))
 

@@ -20,7 +20,7 @@ from kafka_timers.errors import KafkaTimersError
 _MODULES = {
     "asking": ("send", "move", "cancel", "fire-now", "ask-again"),
     "instance": ("topics", "find", "watch", "status", "capacity", "acls"),
-    "lake_group": ("lake",),
+    "lake_commands": ("lake",),
     "listing": ("list", "next", "ahead"),
     "recurrence": ("schedule",),
     "rejects": ("rejected", "redrive"),

@@ -26,7 +26,7 @@ from kafka_timers.cli.options import (
 )
 from kafka_timers.cli.render import printable
 from kafka_timers.cli.running import needs
-from kafka_timers.cli.tables import terminal
+from kafka_timers.cli.terminal import terminal
 from kafka_timers.client.times import At, Cron, Every, Times
 from kafka_timers.errors import ScheduleError
 
