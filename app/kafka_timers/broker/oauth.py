@@ -14,9 +14,7 @@ import json
 import os
 import threading
 import time
-import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Callable
 from datetime import UTC
 from typing import Any
@@ -72,13 +70,16 @@ class LoginTokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has 
 
 
 def _of_endpoint(url: str, client_id: str, client_secret: str, scope: str) -> tuple[str, float]:
-    request = urllib.request.Request(url)  # noqa: S310  # the operator's own setting
+    # Not before it is needed: most commands log in otherwise, and it takes a tenth of their start.
+    from urllib.request import Request, urlopen
+
+    request = Request(url)  # noqa: S310  # the operator's own setting
     if not url.startswith("file:"):
         grant = {"grant_type": "client_credentials"} | ({"scope": scope} if scope else {})
         request.data = urllib.parse.urlencode(grant).encode()
         pair = f"{urllib.parse.quote_plus(client_id)}:{urllib.parse.quote_plus(client_secret)}"
         request.add_header("Authorization", "Basic " + base64.b64encode(pair.encode()).decode())
-    with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310  # as above
+    with urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310  # as above
         body = answer.read().decode()
     if request.data is None:
         # The file does not say how long its OAuth token is good, so it is read again at the next login.
@@ -113,7 +114,9 @@ def _of_google() -> tuple[str, float]:
 
 
 def _code(error: Exception) -> str:
-    return f" {error.code}" if isinstance(error, urllib.error.HTTPError) else ""
+    from urllib.error import HTTPError
+
+    return f" {error.code}" if isinstance(error, HTTPError) else ""
 
 
 # The same settings share their OAuth tokens.
