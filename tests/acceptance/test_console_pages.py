@@ -185,6 +185,34 @@ async def test_a_newcomer_sends_a_timer_and_sees_it_fire(pages: Pages) -> None:
     await pages.picture("timer")
 
 
+async def test_eight_tabs_of_callbacks_are_alive_together(pages: Pages) -> None:
+    browser, first = pages.browser, pages.browser.current_window_handle
+
+    async def send(value: str) -> None:
+        await pages.fill("topic", pages.service.callbacks)
+        await pages.fill("after", "1")
+        await pages.fill("value", value)
+        await pages.press("Send")
+        await pages.until(lambda: value in browser.find_element(By.CSS_SELECTOR, "ol.life").text)
+
+    try:
+        for number in range(8):
+            if number:
+                browser.switch_to.new_window("tab")
+            await pages.open("try")
+            await send(f"tab-{number}")
+        # A page that has made room watches again once it is used.
+        browser.switch_to.window(first)
+        await send("tab-again")
+        await pages.until_shown(f"watching {pages.service.callbacks}")
+    finally:
+        for handle in browser.window_handles:
+            if handle != first:
+                browser.switch_to.window(handle)
+                browser.close()
+        browser.switch_to.window(first)
+
+
 async def test_lateness_moves_on_the_page_while_timers_fire(pages: Pages) -> None:
     begin = int(time.time()) + 2
     for number in range(120):

@@ -3,6 +3,8 @@
 import { act, el, failure, link, quoted, send } from "./page.js";
 
 const SHOWN = 50;
+// A browser has six connections to a host, for all its pages together, and each page that watches keeps one.
+const WATCHERS_MAX = 4;
 
 export async function trial({ place, signal, mayAct }) {
   const field = (name, value, more = {}) => el("input", { name, value, required: true, ...more });
@@ -12,7 +14,7 @@ export async function trial({ place, signal, mayAct }) {
   const cli = el("pre");
   const callbacks = el("ol", { class: "life", "aria-live": "polite" });
   const watched = el("p", { class: "soft" }, "Send one, and its topic is watched.");
-  let watching = null;
+  const watcher = watcherOf(callbacks, watched, signal);
 
   const tell = () => {
     const option = (name, value) => (value ? ` --${name} ${quoted(value)}` : "");
@@ -26,10 +28,7 @@ export async function trial({ place, signal, mayAct }) {
     if (fields.key.value) body.key = fields.key.value;
     if (fields.timerId.value) body.timerId = fields.timerId.value;
     try {
-      if (watching !== body.topic) {
-        watching = body.topic;
-        await watch(body.topic, callbacks, watched, signal);
-      }
+      await watcher.watch(body.topic);
       const made = await act("POST", "timers", body);
       said.replaceChildren("It fires at ", made.at.replace("T", " ").replace("Z", " UTC"), ": ", link(made.timerId, "timer", made.timerId));
     } catch (error) {
@@ -45,9 +44,47 @@ export async function trial({ place, signal, mayAct }) {
   tell();
 }
 
+/** Watches one topic at a time, as long as this page is among the last ones that were begun or looked at. */
+function watcherOf(list, told, signal) {
+  const pages = new BroadcastChannel("watchers");
+  const name = String(Math.random());
+  const later = new Set();
+  let topic = null;
+  let leaving = null;
+  const begin = async (wanted) => {
+    later.clear();
+    pages.postMessage(name);
+    if (leaving && topic === wanted) return;
+    leaving?.abort();
+    if (topic !== wanted) list.replaceChildren();
+    topic = wanted;
+    const mine = (leaving = new AbortController());
+    await watch(topic, list, told, mine.signal).catch((error) => {
+      if (leaving === mine) leaving = null;
+      throw error;
+    });
+  };
+  pages.onmessage = ({ data }) => {
+    later.add(data);
+    if (!leaving || later.size < WATCHERS_MAX) return;
+    leaving.abort();
+    leaving = null;
+    told.textContent = `${topic} is watched no more: ${WATCHERS_MAX} other pages watch. Come back to this page, and it goes on`;
+  };
+  const look = () => {
+    if (topic !== null && !document.hidden) begin(topic).catch((error) => told.replaceChildren(failure(error)));
+  };
+  document.addEventListener("visibilitychange", look, { signal });
+  window.addEventListener("focus", look, { signal });
+  signal.addEventListener("abort", () => {
+    leaving?.abort();
+    pages.close();
+  });
+  return { watch: begin };
+}
+
 /** Shows what comes on *topic* from now on; returns once it is watched. */
 async function watch(topic, list, told, signal) {
-  list.replaceChildren();
   const response = await send("GET", `events?topic=${encodeURIComponent(topic)}`, undefined, signal);
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   told.textContent = `watching ${topic}`;
@@ -65,7 +102,7 @@ async function watch(topic, list, told, signal) {
       }
     }
     told.textContent = `${topic} is watched no more`;
-  })().catch(() => { told.textContent = `${topic} is watched no more`; });
+  })().catch(() => { if (!signal.aborted) told.textContent = `${topic} is watched no more`; });
 }
 
 const shown = (callback) => el("li", {},
