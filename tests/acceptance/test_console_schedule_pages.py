@@ -49,6 +49,9 @@ async def act(pages: Pages, name: str, *keys: str) -> None:
     """Press a button by Enter, and *keys* and Enter in the dialog that asks."""
     (await go_to(pages, name)).send_keys(Keys.ENTER)
     await pages.until(lambda: pages.browser.find_element(By.ID, "ask").get_attribute("open"))
+    if not keys:
+        # The button that changes nothing has the focus.
+        focused(pages).send_keys(Keys.SHIFT + Keys.TAB)
     for each in (*keys, Keys.ENTER):
         focused(pages).send_keys(each)
 

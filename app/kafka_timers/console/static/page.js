@@ -73,6 +73,8 @@ export function ask({ title, text = "", cli = "", input = "", type = "text", val
   tell();
   dialog.returnValue = "no";
   dialog.showModal();
+  // So that Enter that is held down on a page's button does not go on in the dialog.
+  if (!input) document.getElementById("ask-no").focus();
   return new Promise((done) => {
     dialog.addEventListener("close", () => done(dialog.returnValue === "yes" ? field.value : null), { once: true });
   });
