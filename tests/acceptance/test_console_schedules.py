@@ -294,7 +294,7 @@ async def test_who_may_only_look_changes_no_schedule_and_no_topic_is_used_but_th
         ({"everyS": 5, "jitterS": 90_000}, "jitter_ms: 90000000 is more than a day"),
         ({"everyS": 5, "headers": [{"name": "timer-schedule", "value": "x"}]}, "callback.headers: timer-schedule"),
         ({"everyS": 5, "valueBase64": "?"}, "value is not in base64"),
-        ({"everyS": 5, "unknown": 1}, "unknown: Extra inputs are not permitted"),
+        ({"everyS": 5, "unknown": 1}, "unknown: there is no such field"),
     ],
 )
 async def test_an_impossible_schedule_is_refused_with_the_sentence_of_the_client(

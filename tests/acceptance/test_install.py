@@ -140,9 +140,13 @@ for name in sys.argv[1:]:
 
 def paths(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, bool]]:
     """Yield the words by which *command* and all below it are called, and whether others are below them."""
-    below = command.commands if isinstance(command, click.Group) else {}
+    context = click.Context(command)
+    below = command.list_commands(context) if isinstance(command, click.Group) else []
     yield " ".join(path), bool(below)
-    for name, one in below.items():
+    for name in below:
+        assert isinstance(command, click.Group)
+        one = command.get_command(context, name)
+        assert one is not None
         yield from paths(one, (*path, name))
 
 

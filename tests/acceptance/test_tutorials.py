@@ -133,7 +133,7 @@ async def test_the_code_and_the_commands_of_the_readme_show_a_callback_in_its_se
         async with start(*program, *send) as sending:
             assert "fires at" in await output(sending)
         moment, late = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{3})?", r"(\d+ ms|\d+\.\d s) late"
-        line = rf"{moment} +{late} order-7 +pay now +\n +timer-request=\d+:\d+\n"
+        line = rf"{moment} +{late} order-7 +pay now\n +timer-request=\d+:\d+\n"
         assert re.fullmatch(line, await output(watching))
     async with start(*program, *shown("kafka-timers status")) as asking:
         assert "sealed up to" in await output(asking)

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 from collections.abc import AsyncIterator
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,10 @@ from brokers import administering, make_topic
 from click.testing import CliRunner, Result
 from lakes import PARTITIONS, Lake, future
 from pyspark.sql import SparkSession
+from rich.console import Console
 
 from kafka_timers.cli import lake as commands
+from kafka_timers.cli.lake_rows import print_rows
 from kafka_timers.cli.program import program
 from kafka_timers.core.routing import partition_of
 from kafka_timers.core.wire import Future
@@ -196,8 +199,18 @@ async def test_a_table_shows_some_rows_and_says_that_there_are_more(lake: Lake) 
     ]
     assert "more than these 2 rows" in shown.stderr
     query = "select id, if(id = 0, null, repeat('x', 72)) as wide, '' as none from range(2)"
+    # What is no terminal gets a line for each row, of any width.
     wide = await run(lake, "sql", query)
-    assert [line.split() for line in wide.stdout.splitlines() if "row" not in line] == [
+    assert [line.split() for line in wide.stdout.splitlines()] == [
+        ["id", "wide", "none"],
+        ["0", "null"],
+        ["1", "x" * 72],
+    ]
+    narrow = StringIO()
+    print_rows(
+        Console(file=narrow, width=80), [{"id": 0, "wide": None, "none": ""}, {"id": 1, "wide": "x" * 72, "none": ""}]
+    )
+    assert [line.split() for line in narrow.getvalue().splitlines() if "row" not in line] == [
         *(["id", "0"], ["wide", "null"], ["none"]),
         *(["id", "1"], ["wide", "x" * 72], ["none"]),
     ]
